@@ -1,0 +1,48 @@
+# Two commands on a fresh machine: `make demo` and `make test`.
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+N ?= 200
+READY := .venv/.ready
+
+.PHONY: help setup demo test check chaos docs clean
+
+help:  ## Show this
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: $(READY)
+
+$(READY): pyproject.toml requirements/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip install --quiet --python .venv --compile-bytecode --require-hashes -r requirements/dev.txt
+	$(BIN)/uv pip install --quiet --python .venv --no-deps -e .
+	@touch $@
+
+demo: setup  ## Train a small model on the local target and show what came out
+	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh
+
+test: setup  ## Install what the tests need where possible, and run them
+	@scripts/test-parts.sh
+	$(BIN)/pytest -n 4 --dist worksteal -q
+
+check: setup  ## Format, lint, types, layers: exactly what CI runs first
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+chaos: setup  ## Kill things at N random moments and see that nothing is lost
+	$(BIN)/pytest -q -m chaos --kills $(N) tests/chaos
+
+docs: setup  ## Run every example in the docs
+	$(BIN)/pytest -q tests/docs
+
+requirements/dev.txt: pyproject.toml
+	@mkdir -p requirements
+	@command -v $(BIN)/uv >/dev/null || { $(PYTHON) -m venv .venv && $(BIN)/pip install --quiet uv; }
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --group dev --generate-hashes --no-emit-index-url --no-header pyproject.toml -o $@
+
+clean:  ## Remove the virtual environment and caches
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,140 @@
+"""Blobs in a folder, each under its digest."""
+
+import errno
+import os
+import time
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from blake3 import blake3
+
+from retarget.core.errors import Invalid, NotFound, StorageFull
+from retarget.core.snapshots import is_digest
+
+_CHUNK = 1 << 20
+
+
+class Blobs:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def path(self, digest: str) -> Path:
+        """Return where a blob is, or raise NotFound."""
+        path = self._place(digest)
+        if not path.exists():
+            raise NotFound(f"no blob {digest}")
+        return path
+
+    def missing(self, digests: Iterable[str], *, now: float) -> list[str]:
+        """Return those that are not here. The others count as new: a collection spares them."""
+        return [digest for digest in digests if not self._renew(digest, now)]
+
+    def put(self, content: bytes) -> str:
+        digest = blake3(content).hexdigest()
+        place = self._place(digest)
+        if not place.exists():
+            with self.writing() as part:
+                part.write(content)
+                part.keep(digest)
+        return digest
+
+    @contextmanager
+    def writing(self) -> Generator["Part"]:
+        """Take bytes in; they become a blob at `keep`, and vanish without it."""
+        part = Part(self)
+        try:
+            with storage_errors():
+                yield part
+        finally:
+            part.close()
+
+    async def take(self, content: AsyncIterator[bytes], *, digest: str | None = None) -> str:
+        """Store what arrives. With `digest`, refuse anything that is not it."""
+        with self.writing() as part:
+            async for chunk in content:
+                part.write(chunk)
+            return part.keep(digest)
+
+    def collect(self, wanted: set[str], *, before: float) -> tuple[int, int]:
+        """Remove blobs that nothing refers to and that were not asked for since `before`."""
+        count = volume = 0
+        for path in self.root.glob("??/*"):
+            with suppress(FileNotFoundError):
+                found = path.stat()
+                if path.name not in wanted and found.st_mtime < before:
+                    path.unlink()
+                    count, volume = count + 1, volume + found.st_size
+        return count, volume
+
+    def _renew(self, digest: str, now: float) -> bool:
+        try:
+            os.utime(self._place(digest), (now, now))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _place(self, digest: str) -> Path:
+        if not is_digest(digest):
+            raise Invalid(f"digest: {digest[:80]!r} is not 64 hex digits", field="digest")
+        return self.root / digest[:2] / digest
+
+
+class Part:
+    """A blob on its way in."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._path = blobs.root / f"{os.getpid()}.{os.urandom(8).hex()}.part"
+        self._file: BinaryIO = open(  # noqa: SIM115 - closed by `close`
+            os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "wb"
+        )
+        self._hash = blake3()
+        self.size = 0
+
+    def write(self, content: bytes | memoryview) -> None:
+        self._file.write(content)
+        self._hash.update(content)
+        self.size += len(content)
+
+    def keep(self, digest: str | None = None) -> str:
+        """Make it a blob and return its digest; with `digest` given, only if that is its name."""
+        found = self._hash.hexdigest()
+        if digest is not None and found != digest:
+            raise Invalid(f"the content of blob {digest} has the digest {found}", field="digest")
+        self._file.close()
+        place = self._blobs.root / found[:2] / found
+        place.parent.mkdir(exist_ok=True, mode=0o700)
+        self._path.rename(place)
+        return found
+
+    def close(self) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+
+@contextmanager
+def storage_errors() -> Generator[None]:
+    """Turn a full disk into an error that says so."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise StorageFull("the server's disk is full; free some room and try again") from error
+
+
+def remove_parts(root: Path, *, older: float = 3600.0) -> None:
+    """Remove what a server that was killed had only half taken in."""
+    for path in root.glob("*.part"):
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime < time.time() - older:
+                path.unlink()
+
+
+def read_chunks(path: Path, *, offset: int = 0) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        file.seek(offset)
+        yield from iter(lambda: file.read(_CHUNK), b"")

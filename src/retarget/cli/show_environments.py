@@ -1,0 +1,57 @@
+"""Environments for people."""
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from retarget.cli.show import ago, new_table, pairs
+from retarget.cli.terminal import console, say
+from retarget.core.units import show_duration, show_memory
+
+if TYPE_CHECKING:
+    from retarget.sdk.records import KnownEnvironment
+
+
+def show_environments(environments: "Sequence[KnownEnvironment]") -> None:
+    if not environments:
+        say("no environments; `retarget run --env FILE` builds one when it is needed", "dim")
+        return
+    table = new_table(
+        "NAME", "DIGEST", "PYTHON", "BUILT ON", "SIZE", "PACKAGES", flexible="PACKAGES"
+    )
+    for each in environments:
+        size = max((built["size"] for built in each.built), default=0)
+        table.add_row(
+            Text(each.name or ""),
+            (each.digest or "")[:12],
+            Text(each.python or ""),
+            Text(", ".join(built["target"] for built in each.built)),
+            show_memory(size) if size else "",
+            Text(_packages(each)),
+        )
+    console().print(table)
+
+
+def show_environment(each: "KnownEnvironment") -> None:
+    rows: list[tuple[str, str | Text]] = [
+        ("environment", each.name or ""),
+        ("digest", each.digest or ""),
+        ("kind", each.kind),
+        ("python", each.python or ""),
+        ("channels", ", ".join(each.channels)),
+        ("conda", "\n".join(each.conda)),
+        ("pip", "\n".join(each.pip)),
+    ]
+    if each.created is not None:
+        rows.append(("created", ago(time.time() - each.created)))
+    for built in each.built:
+        size, length = show_memory(built["size"]), show_duration(built["seconds"])
+        age = ago(time.time() - built["built"])
+        rows.append((f"on {built['target']}", f"{size}, built {age} in {length} ({built['how']})"))
+    console().print(pairs(rows))
+
+
+def _packages(each: "KnownEnvironment") -> str:
+    return ", ".join([*each.conda, *each.pip])

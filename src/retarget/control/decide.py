@@ -1,0 +1,85 @@
+"""What a report or an observation means for a job. Pure: the whole policy can be read here."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from retarget.core.driver import Observation, Phase
+from retarget.core.jobs import Attempt, Job
+from retarget.core.states import Event, JobState
+
+MOST_RESUMES = 20  # a runner that dies this often is not going to live
+
+S, E = JobState, Event
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A move for the job, and the reason the user reads."""
+
+    event: Event
+    reason: str
+    exit_code: int | None = None
+
+
+class Need(StrEnum):
+    """What an observation asks of the loop."""
+
+    NOTHING = "nothing"
+    RESUME = "resume"  # launch again: the runner died, and another takes up its work
+    GIVE_UP = "give up"
+
+
+def on_report(job: Job, event: dict[str, Any]) -> Verdict | None:
+    """Return the move an event of the runner amounts to, or None when it is only news."""
+    where = event.get("node", job.spec.target)
+    match event["kind"]:
+        case "preparing" if job.state is S.LAUNCHING:
+            return Verdict(E.PREPARING, f"laying out the code and the environment on {where}")
+        case "started" if job.state is S.PREPARING:
+            return Verdict(E.STARTED, "the script is running")
+        case "exited" if job.state in (S.PREPARING, S.RUNNING):
+            return Verdict(E.EXITED, _ended(event) + "; collecting outputs and the end of the log")
+        case "finished":
+            return on_ending(job, event["outcome"], event["reason"], event["exit_code"])
+        case _:
+            return None
+
+
+def on_ending(job: Job, outcome: str, reason: str, exit_code: int | None) -> Verdict:
+    """Return what the end of the present attempt means for the job."""
+    if outcome == "succeeded":
+        return Verdict(E.SUCCEEDED, "the script ended with exit code 0", 0)
+    if job.state is S.CANCELING:
+        return Verdict(E.STOPPED, "canceled", exit_code)
+    if job.retries_left > 0:
+        again = f"attempt {job.attempt} of {job.spec.retries + 1}: {reason}; trying again"
+        return Verdict(E.RETRIED, again, exit_code)
+    return Verdict(E.FAILED, reason, exit_code)
+
+
+def on_observation(attempt: Attempt, seen: Observation) -> Need:
+    """Return what to do about a live attempt that its driver sees like this."""
+    match seen.phase:
+        case Phase.PENDING | Phase.RUNNING:
+            return Need.NOTHING
+        case Phase.DEAD if attempt.resumes < MOST_RESUMES:
+            return Need.RESUME
+        case Phase.DEAD | Phase.EXITED | Phase.GONE:
+            return Need.GIVE_UP
+
+
+def giving_up(seen: Observation, diagnosis: str) -> str:
+    """Return the reason for an attempt that ended without a word to this server."""
+    match seen.phase:
+        case Phase.GONE:
+            return "the target has no trace of it any more"
+        case Phase.EXITED:
+            said = f": {seen.reason}" if seen.reason else ""
+            return f"its runner ended without this server hearing of it{said}"
+        case _:
+            return f"its runner died {MOST_RESUMES} times: {diagnosis}"
+
+
+def _ended(event: dict[str, Any]) -> str:
+    return event["reason"] or "the script ended with exit code 0"

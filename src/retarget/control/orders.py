@@ -1,0 +1,91 @@
+"""What users order about jobs that are there already, and what they ask."""
+
+from typing import Any
+
+from retarget.control.parts import Parts
+from retarget.control.reconcile import forget
+from retarget.core.driver import Handle
+from retarget.core.errors import Conflict, RetargetError
+from retarget.core.jobs import Job
+from retarget.core.snapshots import decode
+from retarget.core.states import Event, JobState
+
+_SILENT = 15.0  # seconds in launching after which the target itself is asked
+
+
+def cancel(parts: Parts, name: str) -> Job:
+    """Ask a job to stop. It answers at once; the job ends when its processes have."""
+    while True:
+        job = parts.jobs.find(name)
+        if job.state is JobState.CANCELING:
+            return job
+        if job.state.is_final:
+            raise Conflict(f"job {job.name!r} has {job.state} already")
+        try:
+            now = parts.now()
+            queued = job.state is JobState.QUEUED
+            reason = "canceled before it started" if queued else "told to stop; waiting for its end"
+            job = parts.jobs.record(job, Event.CANCEL_REQUESTED, reason=reason, now=now)
+        except Conflict:
+            continue  # it moved meanwhile: look again
+        parts.notify(job.id)
+        parts.wake()
+        return job
+
+
+def delete(parts: Parts, name: str) -> None:
+    """Remove a job that has ended, with its logs and outputs. Blobs go at the next collection."""
+    job = parts.jobs.find(name)
+    attempts = parts.jobs.attempts(job.id)
+    if job.state.is_final:
+        for attempt in attempts:
+            if attempt.handle and not forget(parts, attempt):
+                raise Conflict(f"job {job.name!r} is still being cleared away; try again")
+    parts.jobs.delete(job)
+    for attempt in attempts:
+        parts.streams.remove(attempt.key)
+    parts.notify(job.id)
+
+
+def wanted_blobs(parts: Parts) -> set[str]:
+    """Return every blob that a job's code or outputs refer to."""
+    wanted = parts.outputs.digests()
+    for snapshot in parts.jobs.snapshots():
+        wanted |= {snapshot, *decode(parts.blobs.path(snapshot).read_bytes()).digests()}
+    return wanted
+
+
+def why(parts: Parts, job: Job) -> dict[str, Any]:
+    """Explain where a job is, in words."""
+    behind: list[str] = []
+    waits_for: list[str] = []
+    if job.state is JobState.QUEUED:
+        live = [other for other, attempt in parts.jobs.live() if attempt.target == job.spec.target]
+        ahead = [other.name for other in _ahead(parts, job)]
+        behind = [other.name for other in live] + ahead
+        waits_for = [job.reason]
+    return {
+        "state": job.state,
+        "reason": job.reason,
+        "waits_for": waits_for,
+        "behind": behind,
+        "diagnosis": _diagnosis(parts, job),
+    }
+
+
+def _ahead(parts: Parts, job: Job) -> list[Job]:
+    queue = [other for other in parts.jobs.queued() if other.spec.target == job.spec.target]
+    names = [other.id for other in queue]
+    return queue[: names.index(job.id)] if job.id in names else []
+
+
+def _diagnosis(parts: Parts, job: Job) -> str | None:
+    if job.state is not JobState.LAUNCHING or parts.now() - job.changed < _SILENT:
+        return None
+    attempt = parts.jobs.attempts(job.id)[-1]
+    if attempt.handle is None:
+        return None
+    try:
+        return parts.driver(attempt.target).diagnose(Handle(attempt.handle))
+    except RetargetError as error:
+        return str(error)

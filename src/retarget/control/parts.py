@@ -1,0 +1,33 @@
+"""What control works with: made once, by the composition root, and handed to every rule."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from retarget.blobs.folder import Blobs
+from retarget.blobs.streams import Streams
+from retarget.core.driver import Driver
+from retarget.core.targets import Target
+from retarget.store.environments import Environments
+from retarget.store.jobs import Jobs
+from retarget.store.outputs import Outputs
+from retarget.store.targets import Targets
+
+
+@dataclass(frozen=True)
+class Parts:
+    jobs: Jobs
+    outputs: Outputs
+    targets: Targets
+    environments: Environments
+    blobs: Blobs
+    streams: Streams
+    connect: Callable[[Target], Driver]
+    url: str  # where runners find this server
+    secret: bytes  # what the tokens of attempts are derived from
+    wake: Callable[[], None]  # there is something for the loop to do
+    notify: Callable[[str], None]  # this job has moved, or said something
+    now: Callable[[], float] = time.time
+
+    def driver(self, target: str) -> Driver:
+        return self.connect(self.targets.find(target))

@@ -1,0 +1,266 @@
+"""The loop that makes things so: places, launches, watches, cancels and clears away.
+
+It is woken by whatever happens; its timer is only the fallback. Nothing it does is lost when it
+is killed: every step is found again in the store, and may be done twice.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import groupby
+
+from retarget.control.decide import Need, giving_up, on_ending, on_observation
+from retarget.control.launch import launch_of
+from retarget.control.parts import Parts
+from retarget.control.place import Placement, place
+from retarget.control.submit import check
+from retarget.core.driver import Handle, Observation, Phase
+from retarget.core.errors import (
+    Conflict,
+    LaunchRejected,
+    NotFound,
+    RetargetError,
+    TargetUnreachable,
+)
+from retarget.core.jobs import Attempt, Job
+from retarget.core.names import new_id
+from retarget.core.states import Event, JobState
+from retarget.core.targets import Target
+
+_log = logging.getLogger(__name__)
+_EVERY = 1.0  # seconds between two looks at the targets
+_PATIENCE = 600.0  # seconds to go on trying to launch
+
+Pair = tuple[Job, Attempt]
+
+
+class Loop:
+    def __init__(self, parts: Parts, woken: threading.Event, *, every: float = _EVERY) -> None:
+        self._parts = parts
+        self._every = every
+        self._woken = woken  # what `parts.wake` sets
+        self._ending = threading.Event()
+        self._busy: set[str] = set()  # attempts a thread is working on
+        self._adopted: set[str] = set()  # attempts this server has told its address
+        self._checked: set[str] = set()  # targets this server has asked
+        self._polled = 0.0
+        self._pool = ThreadPoolExecutor(16, thread_name_prefix="launch")
+        self._thread = threading.Thread(target=self._run, name="reconcile", daemon=True)
+
+    def start(self) -> None:
+        self._woken.set()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the loop. What it was doing is taken up by the next one."""
+        self._ending.set()
+        self._woken.set()
+        self._thread.join(timeout=10)
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            self._woken.wait(self._every)
+            self._woken.clear()
+            try:
+                self.round()
+            except Exception:  # noqa: BLE001 - the edge of the loop: one bad round must not be the last
+                _log.exception("a round of the loop failed")
+                self._ending.wait(self._every)
+
+    def round(self) -> None:
+        """Do everything that is to be done now."""
+        self._check_targets()
+        self._place()
+        live = self._parts.jobs.live()
+        self._launch([pair for pair in live if pair[1].key not in self._adopted])
+        now = time.monotonic()
+        self._cancel(live)
+        if now - self._polled >= self._every:
+            self._polled = now
+            self._poll([pair for pair in live if pair[1].key in self._adopted])
+            self._forget()
+
+    # -- placing
+
+    def _check_targets(self) -> None:
+        for target in self._parts.targets.list():
+            if target.name not in self._checked:
+                self._checked.add(target.name)
+                with suppress(TargetUnreachable):  # remembered as the target's reason
+                    check(self._parts, target)
+
+    def _place(self) -> None:
+        queued = self._parts.jobs.queued()
+        if not queued:
+            return
+        live = self._parts.jobs.live()
+        targets = {target.name: target for target in self._parts.targets.list()}
+        for name in dict.fromkeys(job.spec.target for job in queued):
+            here = [job for job in queued if job.spec.target == name]
+            there = [pair for pair in live if pair[1].target == name]
+            self._place_on(targets.get(name), name, here, there)
+
+    def _place_on(
+        self, target: Target | None, name: str, queued: list[Job], live: list[Pair]
+    ) -> None:
+        if target is None or target.facts is None:
+            why = target.reason if target else "it was removed"
+            for job in queued:
+                self._parts.jobs.explain(job, f"target {name!r} cannot be used: {why}")
+            return
+        seen = self._parts.targets.placements(name)
+        for placement in place(queued, live, target.facts):
+            if not placement.starts:
+                self._explain(placement)
+                continue
+            with suppress(Conflict):  # moved by an order, or another server: next round
+                self._start(placement, target, seen)
+                seen += 1
+
+    def _explain(self, placement: Placement) -> None:
+        if placement.reason != placement.job.reason:
+            self._parts.jobs.explain(placement.job, placement.reason)
+            self._parts.notify(placement.job.id)
+
+    def _start(self, placement: Placement, target: Target, seen: int) -> None:
+        job, now = placement.job, self._parts.now()
+        attempt = Attempt(
+            key=new_id(now),
+            job_id=job.id,
+            number=job.attempt + 1,
+            target=target.name,
+            shares=placement.shares,
+            created=now,
+        )
+        reason = f"starting its runner on {target.name}"
+        self._parts.jobs.place(job, attempt, reason=reason, now=now, seen=seen)
+        self._parts.notify(job.id)
+
+    # -- launching
+
+    def _launch(self, pairs: Sequence[Pair]) -> None:
+        for job, attempt in pairs:
+            self._in_background(
+                attempt.key, lambda job=job, attempt=attempt: self._try(job, attempt)
+            )
+
+    def _in_background(self, key: str, work: Callable[[], object]) -> None:
+        if key not in self._busy:
+            self._busy.add(key)
+            self._pool.submit(self._guarded, key, work)
+
+    def _guarded(self, key: str, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception:  # noqa: BLE001 - the edge of a thread
+            _log.exception("attempt %s", key)
+        finally:
+            self._busy.discard(key)
+
+    def _try(self, job: Job, attempt: Attempt) -> None:
+        """Launch an attempt, or launch it again: a new server's address reaches it like this."""
+        target = self._parts.targets.find(attempt.target)
+        launch = launch_of(self._parts, job, attempt, target.facts)
+        try:
+            handle = self._parts.connect(target).launch(launch)
+        except LaunchRejected as error:
+            self._end(job.id, attempt, str(error))
+        except (TargetUnreachable, OSError) as error:
+            self._later(job, attempt, error)
+        else:
+            self._adopted.add(attempt.key)
+            if attempt.handle != handle:
+                self._parts.jobs.change_attempt(attempt.key, {"handle": handle})
+            if job.state is JobState.CANCELING:
+                self._parts.wake()
+
+    def _later(self, job: Job, attempt: Attempt, error: Exception) -> None:
+        if self._parts.now() - attempt.created > _PATIENCE and attempt.handle is None:
+            self._end(job.id, attempt, f"could not be launched for {_PATIENCE:g} s: {error}")
+            return
+        self._parts.jobs.explain(job, f"cannot launch yet: {error}; trying again")
+        self._parts.notify(job.id)
+        self._ending.wait(min(2.0, self._every))
+
+    # -- watching
+
+    def _cancel(self, live: Sequence[Pair]) -> None:
+        for job, attempt in live:
+            if job.state is JobState.CANCELING and attempt.handle is not None:
+                with suppress(TargetUnreachable, NotFound):  # tried again next time
+                    self._parts.driver(attempt.target).cancel(Handle(attempt.handle))
+
+    def _poll(self, live: Sequence[Pair]) -> None:
+        for (job, attempt), seen in self._observe(live):
+            match on_observation(attempt, seen):
+                case Need.NOTHING:
+                    continue
+                case Need.RESUME:
+                    resumes = attempt.resumes + 1
+                    self._parts.jobs.change_attempt(attempt.key, {"resumes": resumes})
+                    self._launch([(job, attempt)])
+                case Need.GIVE_UP:
+                    driver = self._parts.driver(attempt.target)
+                    said = driver.diagnose(Handle(attempt.handle or ""))
+                    self._end(job.id, attempt, giving_up(seen, said))
+
+    def _observe(self, live: Sequence[Pair]) -> list[tuple[Pair, Observation]]:
+        """Ask each target about all of its launches at once."""
+        seen: list[tuple[Pair, Observation]] = []
+        known = [pair for pair in live if pair[1].handle and pair[1].key not in self._busy]
+        known.sort(key=lambda pair: pair[1].target)
+        for name, group in groupby(known, key=lambda pair: pair[1].target):
+            pairs = list(group)
+            try:
+                driver = self._parts.driver(name)
+                handles = [Handle(attempt.handle or "") for _, attempt in pairs]
+                seen += zip(pairs, driver.poll(handles), strict=True)
+            except RetargetError as error:
+                _log.warning("target %s: %s", name, error)
+        return seen
+
+    def _end(self, job_id: str, attempt: Attempt, reason: str) -> None:
+        """End an attempt that will not report its end itself."""
+        job, now = self._parts.jobs.read(job_id), self._parts.now()
+        if job.state.is_final or job.attempt != attempt.number or job.state is JobState.QUEUED:
+            return
+        verdict = on_ending(job, "lost", reason, None)
+        event = Event.STOPPED if job.state is JobState.CANCELING else verdict.event
+        with suppress(Conflict):  # it reported after all
+            self._parts.jobs.record(
+                job,
+                event,
+                reason=verdict.reason,
+                now=now,
+                attempt={"ended": now, "reason": reason},
+            )
+            self._parts.notify(job.id)
+            self._parts.wake()
+
+    # -- clearing away
+
+    def _forget(self) -> None:
+        """Have targets remove what ended attempts left there."""
+        for attempt in self._parts.jobs.ended_with_handle():
+            self._in_background(attempt.key, lambda attempt=attempt: forget(self._parts, attempt))
+
+
+def forget(parts: Parts, attempt: Attempt) -> bool:
+    """Remove what an ended attempt left on its target; False while its runner is still there."""
+    handle = Handle(attempt.handle or "")
+    try:
+        driver = parts.driver(attempt.target)
+        if driver.poll([handle])[0].phase is Phase.RUNNING:
+            return False
+        driver.forget(handle)
+    except NotFound:
+        pass  # the target itself is gone, and what was on it is no longer ours
+    except TargetUnreachable:
+        return False
+    with suppress(NotFound):
+        parts.jobs.change_attempt(attempt.key, {"handle": None})
+    return True

@@ -1,0 +1,131 @@
+"""Jobs: what a user asks for, and what the system tells about it."""
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
+
+from retarget.core.environments import Environment
+from retarget.core.errors import Invalid
+from retarget.core.names import check_name
+from retarget.core.snapshots import is_digest
+from retarget.core.states import JobState
+from retarget.core.targets import Share
+from retarget.core.units import parse_duration, parse_memory
+from retarget.core.values import Value
+
+
+def _name(value: str) -> str:
+    return _told(check_name, value)
+
+
+def _told(rule: Any, value: Any) -> Any:
+    # pydantic gathers ValueErrors and names the field itself
+    try:
+        return rule(value)
+    except Invalid as error:
+        raise ValueError(str(error).partition(": ")[2] or str(error)) from None
+
+
+def _no_nul(value: str) -> str:
+    if "\0" in value:
+        raise ValueError("a NUL character cannot be given to a process")
+    return value
+
+
+def _variable(value: str) -> str:
+    if not value or "=" in value or "\0" in value:
+        raise ValueError(f"{value!r} is not the name of an environment variable")
+    return value
+
+
+def _digest(value: str) -> str:
+    if not is_digest(value):
+        raise ValueError("a snapshot is named by 64 hex digits")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Memory = Annotated[int, BeforeValidator(lambda value: _told(parse_memory, value))]
+Seconds = Annotated[float, BeforeValidator(lambda value: _told(parse_duration, value))]
+Argument = Annotated[str, StringConstraints(max_length=131_000), AfterValidator(_no_nul)]
+Variable = Annotated[str, AfterValidator(_variable)]
+Digest = Annotated[str, AfterValidator(_digest)]
+
+
+class JobSpec(Value):
+    """What the user asked for. A rerun takes it again, word for word."""
+
+    command: Annotated[tuple[Argument, ...], Field(min_length=1)]
+    name: Name | None = None
+    experiment: Name = "default"
+    target: Name = "local"
+    snapshot: Digest | None = None
+    environment: Environment = Environment()
+    env: dict[Variable, Argument] = {}
+    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1
+    memory: Memory | None = None
+    gpus: Annotated[int, Field(ge=0)] = 0
+    nodes: Annotated[int, Field(ge=1)] = 1
+    processes_per_node: Annotated[int, Field(ge=1, le=1024)] = 1
+    retries: Annotated[int, Field(ge=0, le=100)] = 0
+    timeout: Seconds | None = None
+    grace: Annotated[float, Field(ge=0, le=3600)] = 10.0
+    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
+
+
+class Attempt(Value):
+    """One try at a job."""
+
+    key: str
+    job_id: str
+    number: int
+    target: str
+    handle: str | None = None
+    shares: tuple[Share, ...] = ()
+    confirmed: int = 0  # how many of the runner's events have been taken in
+    heard: float | None = None  # when its runner last spoke
+    resumes: int = 0  # how often a dead runner was started again
+    exit_code: int | None = None
+    reason: str = ""
+    created: float = 0.0
+    started: float | None = None  # when the user's process did
+    ended: float | None = None
+
+
+class Job(Value):
+    """A job as the store has it."""
+
+    id: str
+    name: str
+    state: JobState
+    reason: str
+    version: int
+    spec: JobSpec
+    attempt: int = 0  # the number of the present or last one; 0 before the first
+    exit_code: int | None = None
+    created: float
+    changed: float
+    started: float | None = None
+    ended: float | None = None
+
+    @property
+    def retries_left(self) -> int:
+        return max(0, self.spec.retries + 1 - self.attempt)
+
+
+class Move(Value):
+    """One row of a job's history."""
+
+    version: int
+    event: str
+    state: JobState
+    reason: str
+    at: float
+
+
+class Output(Value):
+    """A file the job left."""
+
+    path: str
+    size: int
+    digest: str

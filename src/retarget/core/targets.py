@@ -1,0 +1,43 @@
+"""Targets: named places to run, and what is known about them."""
+
+from typing import Any
+
+from retarget.core.values import Value
+
+
+class Gpu(Value):
+    id: str  # what CUDA_VISIBLE_DEVICES understands
+    name: str = ""
+    memory: int | None = None  # bytes
+
+
+class Node(Value):
+    """What one machine of a target has to give."""
+
+    name: str = ""
+    cpus: float
+    memory: int  # bytes
+    gpus: tuple[Gpu, ...] = ()
+
+
+class Share(Value):
+    """What an attempt was given on one node."""
+
+    node: str
+    gpus: tuple[str, ...] = ()
+
+
+class Facts(Value):
+    """What a target said about itself when it was last checked."""
+
+    nodes: tuple[Node, ...] = ()
+    details: dict[str, str] = {}  # python, disk, engine …: for people
+
+
+class Target(Value):
+    name: str
+    kind: str
+    config: dict[str, Any] = {}
+    facts: Facts | None = None
+    checked: float | None = None  # when, in seconds since 1970
+    reason: str = ""  # why it cannot be used now; empty when it can

@@ -1,0 +1,303 @@
+"""Processes on the machine the server runs on."""
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from retarget.core.driver import Handle, Launch, Observation, Phase
+from retarget.core.environments import Environment
+from retarget.core.errors import Conflict, Invalid, LaunchRejected, TargetUnreachable
+from retarget.core.targets import Facts, Gpu, Node
+from retarget.core.units import show_memory
+from retarget.runner.package import build_zipapp
+
+OLDEST = (3, 8)
+# What a job inherits from the server's own surroundings: the machine's, not the terminal's.
+_INHERITED_WORDS = """
+PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR LD_LIBRARY_PATH CUDA_HOME CUDA_PATH
+SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE HTTP_PROXY HTTPS_PROXY NO_PROXY
+http_proxy https_proxy no_proxy XDG_RUNTIME_DIR XDG_CACHE_HOME NVIDIA_VISIBLE_DEVICES
+"""
+_INHERITED = frozenset(_INHERITED_WORDS.split())
+_INHERITED_FAMILIES = ("LC_", "UV_", "PIP_")
+
+
+class Config(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    root: Path = Field(description="Folder for the work of jobs, built environments and caches")
+    blobs: tuple[Path, ...] = Field((), description="Folders that hold blobs already")
+    cpus: float | None = Field(None, gt=0, description="Cores to give out; default: all of them")
+    memory: int | None = Field(None, gt=0, description="Bytes to give out; default: all of it")
+    linger: float = Field(600, ge=0, description="Seconds a runner waits for a lost server")
+
+
+class Driver:
+    """A launch is a folder, and the lock in it tells whether its runner is alive.
+
+    No pid is ever kept to find a process again, so none can be mistaken for another.
+    """
+
+    Config = Config
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.root = config.root
+        self.launches = config.root / "launches"
+
+    def check(self) -> Facts:
+        _need_writable(self.root)
+        cpus = self.config.cpus or float(len(os.sched_getaffinity(0)))
+        memory = self.config.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        free = shutil.disk_usage(self.root).free
+        details = {"python": sys.version.split()[0], "disk free": show_memory(free)}
+        node = Node(name=os.uname().nodename, cpus=cpus, memory=memory, gpus=_gpus())
+        return Facts(nodes=(node,), details=details)
+
+    def screen(self, environment: Environment) -> None:
+        if environment.kind == "user" and environment.python:
+            check_interpreter(environment.python)
+
+    def plan(self, launch: Launch) -> dict[str, Any]:
+        return {"folder": str(self.launches / launch.key), "command": _runner_command(".", ".")[:3]}
+
+    def launch(self, launch: Launch) -> Handle:
+        if not launch.command:
+            raise LaunchRejected("the command is empty")
+        if launch.nodes != 1:
+            raise LaunchRejected(f"this target is one machine; the job wants {launch.nodes} nodes")
+        folder = self.launches / launch.key
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not (folder / "launch.json").exists():
+            _write(folder / "launch.json", {"launch": launch.for_runner(), "node": self._node()})
+        path = f"/api/attempts/{launch.key}"
+        _write(folder / "contact.json", {"url": launch.url, "token": launch.token, "path": path})
+        self._ensure_runner(folder)
+        return Handle(launch.key)
+
+    def poll(self, handles: Sequence[Handle]) -> list[Observation]:
+        return [_observe(self.launches / handle) for handle in handles]
+
+    def cancel(self, handle: Handle) -> None:
+        folder = self.launches / handle
+        if not (folder / "launch.json").exists() or (folder / "done").exists():
+            return
+        (folder / "cancel").touch(mode=0o600)
+        if not _poke(folder / "orders"):
+            self._ensure_runner(folder)  # nobody is there to hear it: a new one sees it through
+
+    def forget(self, handle: Handle) -> None:
+        folder = self.launches / handle
+        gone = folder.with_name(f".{folder.name}.gone")
+        with suppress(FileNotFoundError):
+            folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def diagnose(self, handle: Handle) -> str:
+        log = self.launches / handle / "runner.log"
+        try:
+            said = log.read_text("utf-8", "replace").strip()
+        except FileNotFoundError:
+            return f"there is no trace of it in {self.launches}"
+        return said[-2000:] or "its runner was started and said nothing"
+
+    def environments(self) -> list[dict[str, Any]]:
+        return self._ask_runner("environments", "list", str(self.root))
+
+    def remove_environment(self, digest: str) -> bool:
+        result = self._ask_runner("environments", "remove", str(self.root), digest)["result"]
+        if result == "used":
+            raise Conflict(f"environment {digest[:12]} is used by a running job; try again later")
+        return result == "removed"
+
+    def _node(self) -> dict[str, Any]:
+        """Return what this machine offers to a runner."""
+        return {
+            "cache": str(self.root),
+            "blobs": [str(folder) for folder in self.config.blobs],
+            "runner": str(_zipapp(self.root)),
+            "python": sys.executable,
+            "uv": _uv(),
+            "conda": sys.executable if find_spec("rattler") else None,
+            "linger": self.config.linger,
+        }
+
+    def _ensure_runner(self, folder: Path) -> None:
+        """Start a runner unless one is there. Of two started at once, one leaves by itself."""
+        if (folder / "done").exists() or _locked(folder / "lock"):
+            return
+        with (folder / "runner.log").open("ab") as log:
+            process = subprocess.Popen(
+                _runner_command(str(_zipapp(self.root)), str(folder)),
+                cwd=folder,
+                env=inherited(os.environ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        _children.append(process)
+
+    def _ask_runner(self, *words: str) -> Any:
+        command = [sys.executable, "-I", "-S", str(_zipapp(self.root)), *words]
+        answer = subprocess.run(command, capture_output=True, check=False, text=True)
+        if answer.returncode != 0:
+            raise TargetUnreachable(f"the runner failed: {answer.stderr.strip()[-500:]}")
+        return json.loads(answer.stdout)
+
+
+def check_interpreter(python: str) -> None:
+    """Raise Invalid unless `python` is the path of a Python that is new enough."""
+    path = Path(python)
+    if not path.is_absolute():
+        raise Invalid(f"python: {python!r} is not an absolute path", field="python")
+    if not path.exists():
+        raise Invalid(f"python: there is no {python} on this machine", field="python")
+    found = path.stat()
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise Invalid(f"python: {python} is not an executable file", field="python")
+    version = _version(python, found.st_mtime_ns, found.st_size)
+    if version is None:
+        raise Invalid(f"python: {python} does not answer like a Python interpreter", field="python")
+    if version < OLDEST:
+        raise Invalid(
+            f"python: {python} is Python {version[0]}.{version[1]}; 3.8 or newer is needed",
+            field="python",
+        )
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables a job gets from the machine."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in _INHERITED or name.startswith(_INHERITED_FAMILIES)
+    }
+
+
+_children: list[subprocess.Popen[bytes]] = []  # runners to reap; a finished one must not stay
+
+
+def _reap() -> None:
+    _children[:] = [process for process in _children if process.poll() is None]
+
+
+@lru_cache(maxsize=256)
+def _version(python: str, _changed: int, _size: int) -> tuple[int, int] | None:
+    code = "import sys; sys.stdout.write('%d %d' % sys.version_info[:2])"
+    try:
+        answer = subprocess.run(
+            [python, "-c", code], capture_output=True, check=True, timeout=20, text=True
+        )
+        major, minor = answer.stdout.split()
+        return int(major), int(minor)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+
+
+@lru_cache(maxsize=8)
+def _zipapp(root: Path) -> Path:
+    return build_zipapp(root / "runners")
+
+
+def _runner_command(zipapp: str, folder: str) -> list[str]:
+    return [sys.executable, "-I", "-S", zipapp, "run", folder]
+
+
+@lru_cache(maxsize=1)
+def _uv() -> str | None:
+    from uv import find_uv_bin
+
+    try:
+        return find_uv_bin()
+    except FileNotFoundError:
+        return shutil.which("uv")
+
+
+@lru_cache(maxsize=1)
+def _gpus() -> tuple[Gpu, ...]:
+    """Ask nvidia-smi for the GPUs of this machine; without it there are none."""
+    query = "--query-gpu=index,name,memory.total"
+    try:
+        answer = subprocess.run(
+            ["nvidia-smi", query, "--format=csv,noheader,nounits"],
+            capture_output=True,
+            check=True,
+            timeout=20,
+            text=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    rows = [[cell.strip() for cell in line.split(",")] for line in answer.stdout.splitlines()]
+    return tuple(Gpu(id=row[0], name=row[1], memory=_mebibytes(row[2])) for row in rows)
+
+
+def _mebibytes(text: str) -> int | None:
+    return int(text) * 2**20 if text.isdigit() else None
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    part = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}.part")
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump(content, file)
+    part.rename(path)
+
+
+def _observe(folder: Path) -> Observation:
+    _reap()
+    if not folder.exists():
+        return Observation(phase=Phase.GONE)
+    locked = _locked(folder / "lock")  # looked at first: a runner writes `done` before it leaves
+    try:
+        ending = json.loads((folder / "done").read_text())
+    except FileNotFoundError:
+        return Observation(phase=Phase.RUNNING if locked else Phase.DEAD)
+    return Observation(phase=Phase.EXITED, exit_code=ending["exit_code"], reason=ending["reason"])
+
+
+def _locked(path: Path) -> bool:
+    """Tell whether a runner holds this lock."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _poke(fifo: Path) -> bool:
+    """Wake the runner that listens there; False when none does."""
+    try:
+        descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        os.write(descriptor, b"c")
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _need_writable(root: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise TargetUnreachable(f"cannot make {root}: {error.strerror}") from error
+    if not os.access(root, os.W_OK):
+        raise TargetUnreachable(f"cannot write to {root}: check its owner and mode")

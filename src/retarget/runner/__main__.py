@@ -1,0 +1,27 @@
+"""The runner's ways in: `run FOLDER`, `environments list|remove`, `conda SPEC PREFIX`."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main(argv: list[str]) -> int:
+    """Run one of the runner's commands. Each imports only what it needs: starting must be fast."""
+    if argv[:1] == ["run"] and len(argv) == 2:
+        from retarget.runner.supervise import supervise
+
+        return supervise(argv[1])
+    if argv[:1] == ["environments"]:
+        from retarget.runner.environments import command
+
+        return command(argv[1:])
+    if argv[:1] == ["conda"] and len(argv) == 3:
+        from retarget.runner.conda import build
+
+        return build(argv[1], argv[2])
+    sys.stderr.write("usage: runner run FOLDER | environments list|remove CACHE [DIGEST]\n")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

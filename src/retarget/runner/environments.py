@@ -1,0 +1,251 @@
+"""Environments on this machine: found, or built once under a lock, and shared by all jobs."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from typing import Any
+
+from retarget.runner.errors import Stopped, Unprepared
+from retarget.runner.folder import Folder
+from retarget.runner.orders import Orders
+
+UNREACHABLE = 3  # the exit code of the conda child when no channel answers
+
+
+class Environments:
+    def __init__(self, node: dict[str, Any], folder: Folder, orders: Orders) -> None:
+        self._node = node
+        self._root = os.path.join(node["cache"], "environments")
+        self._folder = folder
+        self._orders = orders
+        self._lock = -1
+
+    def find(self, digest: str) -> dict[str, Any] | None:
+        """Return what is known of a built environment, and keep it from being removed."""
+        os.makedirs(self._root, exist_ok=True)
+        lock = os.open(self._lock_file(digest), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            return None
+        ready = self._ready(digest)
+        if ready is None:
+            os.close(lock)
+            return None
+        return ready  # the lock stays open, and shared, until this process ends
+
+    def build(self, digest: str, wanted: dict[str, Any]) -> dict[str, Any]:
+        """Build it, or wait for whoever is building it."""
+        lock = os.open(self._lock_file(digest), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._wait_for(lock, digest)
+        ready = self._ready(digest)
+        if ready is None:
+            self._lock = lock
+            ready = self._build(digest, wanted)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        return ready
+
+    def _wait_for(self, lock: int, digest: str) -> None:
+        told = False
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise
+            if self._ready(digest) is not None:
+                fcntl.flock(lock, fcntl.LOCK_SH)
+                return
+            if not told:
+                self._folder.say(f"environment {digest[:12]}: another job is building it; waiting")
+                told = True
+            if self._orders.pause(0.1):
+                raise Stopped
+
+    def _build(self, digest: str, wanted: dict[str, Any]) -> dict[str, Any]:
+        began = time.time()
+        place = os.path.join(self._root, digest)
+        shutil.rmtree(place, ignore_errors=True)  # what a killed build left
+        os.makedirs(place)
+        self._folder.say(f"environment {digest[:12]}: building")
+        try:
+            prefix = os.path.join(place, "env")
+            how = self._fill(prefix, place, wanted)
+        except (Unprepared, Stopped):
+            shutil.rmtree(place, ignore_errors=True)
+            raise
+        seconds = time.time() - began
+        ready = {
+            "digest": digest,
+            "how": how,
+            "python": os.path.join(prefix, "bin", "python"),
+            "seconds": round(seconds, 3),
+            "built": began,
+            "wanted": wanted,
+        }
+        part = os.path.join(place, "ready.part")
+        with open(part, "w", encoding="utf-8") as file:
+            json.dump(ready, file)
+        os.rename(part, os.path.join(place, "ready.json"))
+        self._folder.say(f"environment {digest[:12]}: ready after {seconds:.1f} s")
+        return ready
+
+    def _fill(self, prefix: str, place: str, wanted: dict[str, Any]) -> str:
+        if wanted["conda"] and self._conda(prefix, place, wanted):
+            self._install(prefix, place, wanted["pip"])
+            return "conda"
+        mapped: list[str] = wanted["pypi"] if wanted["conda"] else []
+        self._venv(prefix, wanted["python"])
+        self._install(prefix, place, [*mapped, *wanted["pip"]])
+        return "pypi for conda" if wanted["conda"] else "pip"
+
+    def _conda(self, prefix: str, place: str, wanted: dict[str, Any]) -> bool:
+        """Build from the conda channels; False when none can be reached from here."""
+        spec = os.path.join(place, "conda.json")
+        with open(spec, "w", encoding="utf-8") as file:
+            json.dump(wanted, file)
+        why = "py-rattler is not installed here (pip install 'retarget[conda]')"
+        if self._node.get("conda"):
+            code, said = self._run(
+                [self._node["conda"], self._node["runner"], "conda", spec, prefix]
+            )
+            if code == 0:
+                return True
+            if code != UNREACHABLE:
+                raise Unprepared(f"environment: {_last_line(said)}")
+            why = _last_line(said)
+            shutil.rmtree(prefix, ignore_errors=True)
+        self._folder.say(f"environment: conda channels not used: {why}")
+        self._folder.say(
+            f"environment: from PyPI instead: {', '.join(wanted['pypi']) or 'nothing'}"
+        )
+        if wanted["dropped"]:
+            self._folder.say(f"environment: not on PyPI, left out: {', '.join(wanted['dropped'])}")
+        return False
+
+    def _venv(self, prefix: str, python: str | None) -> None:
+        asked = python or self._node.get("python") or sys.executable
+        self._uv("venv", "--no-project", "--no-config", "--python", asked, prefix)
+
+    def _install(self, prefix: str, place: str, lines: list[str]) -> None:
+        if not lines:
+            return
+        requirements = os.path.join(place, "requirements.txt")
+        with open(requirements, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+        python = os.path.join(prefix, "bin", "python")
+        self._uv("pip", "install", "--python", python, "-r", requirements)
+
+    def _uv(self, *arguments: str) -> None:
+        uv = self._node.get("uv")
+        if not uv:
+            raise Unprepared("environment: there is no uv on this machine to build it with")
+        code, said = self._run([uv, *arguments, "--no-progress", "--color", "never"])
+        if code != 0:
+            raise Unprepared(f"environment: {resolver_sentence(said)}")
+
+    def _run(self, command: list[str]) -> tuple[int, str]:
+        """Run a step of the build, with its words in the job's log, and end it at an order."""
+        output = self._folder.open_stream("prepare")
+        start = os.lseek(output, 0, os.SEEK_END)
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self._folder.path,
+                pass_fds=[self._lock],  # a build that outlives its runner still holds the lock
+            )
+            while process.poll() is None:
+                if self._orders.pause(0.02):
+                    process.kill()
+                    process.wait()
+                    raise Stopped
+        finally:
+            os.close(output)
+        with open(os.path.join(self._folder.streams, "prepare"), "rb") as file:
+            file.seek(start)
+            return process.returncode, file.read().decode("utf-8", "replace")
+
+    def _ready(self, digest: str) -> dict[str, Any] | None:
+        return _read(os.path.join(self._root, digest, "ready.json"))
+
+    def _lock_file(self, digest: str) -> str:
+        return os.path.join(self._root, f"{digest}.lock")
+
+
+def resolver_sentence(said: str) -> str:
+    """Return the sentence in which uv says what is wrong."""
+    match = re.search(r"╰─▶ (.*?)(?:\n\s*\n|\n\s*hint:|\Z)", said, re.DOTALL)
+    if match is None:
+        match = re.search(r"(?:error|\u00d7):? (.*?)(?:\n\s*\n|\Z)", said, re.DOTALL)
+    return " ".join((match[1] if match else _last_line(said)).replace("│", " ").split())
+
+
+def command(arguments: list[str]) -> int:
+    """List or remove what is built in a cache: `list CACHE`, `remove CACHE DIGEST`."""
+    root = os.path.join(arguments[1], "environments")
+    if arguments[0] == "list":
+        print(json.dumps(list_built(root)))
+        return 0
+    removed = remove(root, arguments[2])
+    print(json.dumps({"result": removed}))
+    return 0
+
+
+def list_built(root: str) -> list[dict[str, Any]]:
+    names = sorted(os.listdir(root)) if os.path.isdir(root) else []
+    found = [_read(os.path.join(root, name, "ready.json")) for name in names]
+    return [
+        dict(ready, size=_size(os.path.join(root, ready["digest"]))) for ready in found if ready
+    ]
+
+
+def remove(root: str, digest: str) -> str:
+    """Remove a built environment: `removed`, `absent`, or `used` while a job has it."""
+    place = os.path.join(root, digest)
+    if not os.path.isdir(place):
+        return "absent"
+    lock = os.open(os.path.join(root, f"{digest}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return "used"
+    finally_gone = f"{place}.gone"
+    os.rename(place, finally_gone)
+    shutil.rmtree(finally_gone, ignore_errors=True)
+    os.unlink(os.path.join(root, f"{digest}.lock"))
+    os.close(lock)
+    return "removed"
+
+
+def _size(folder: str) -> int:
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            total += os.lstat(os.path.join(where, name)).st_size
+    return total
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return None
+
+
+def _last_line(said: str) -> str:
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[-1] if lines else "it said nothing"

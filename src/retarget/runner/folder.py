@@ -1,0 +1,111 @@
+"""A launch's folder: what it is told, what it has done, and what came out, all on disk first.
+
+launch.json   what to run, and what this machine offers; never changes
+contact.json  where the server is now; written again at every launch
+lock          held by the one runner at work here: a free lock means that there is none
+orders        a FIFO: a byte written to it makes the runner look at `cancel`
+cancel        there when the launch was told to stop
+events.jsonl  what happened, in order; the runner's memory and what it reports
+streams/      the bytes of each stream
+work/         the user's code, `outputs/` and `logs/`
+done          there when nothing is left to do; its content is how it ended
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import time
+from typing import Any
+
+
+class Folder:
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.work = os.path.join(path, "work")
+        self.streams = os.path.join(path, "streams")
+        self._lock = -1
+
+    def file(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+    def acquire(self) -> bool:
+        """Become the one runner here; False when there is one already."""
+        self._lock = os.open(self.file("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        while not _flock(self._lock, fcntl.LOCK_EX):
+            # A driver that looks whether a runner is here shares the lock for an instant.
+            if not _flock(self._lock, fcntl.LOCK_SH):
+                return False
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            time.sleep(0.001)
+        return True
+
+    def read(self, name: str) -> dict[str, Any]:
+        with open(self.file(name), encoding="utf-8") as file:
+            return json.load(file)
+
+    def write(self, name: str, content: dict[str, Any]) -> None:
+        """Write a file that is there wholly or not at all."""
+        part = self.file(f"{name}.{os.getpid()}.part")
+        with open(part, "w", encoding="utf-8") as file:
+            json.dump(content, file)
+        os.rename(part, self.file(name))
+
+    def has(self, name: str) -> bool:
+        return os.path.exists(self.file(name))
+
+    def say(self, text: str) -> None:
+        """Add a line of the runner's own to the stream the user reads before the script's."""
+        descriptor = self.open_stream("prepare")
+        os.write(descriptor, (text.rstrip("\n") + "\n").encode("utf-8", "backslashreplace"))
+        os.close(descriptor)
+
+    def open_stream(self, name: str) -> int:
+        """Open a stream for appending. Several processes may write to it at once."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        return os.open(os.path.join(self.streams, name), flags, 0o600)
+
+
+def _flock(lock: int, kind: int) -> bool:
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        return False
+    return True
+
+
+class Journal:
+    """The events of a launch. The last line may be torn by a kill; it then never happened."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._path = folder.file("events.jsonl")
+        self.events: list[dict[str, Any]] = []
+        self._load()
+
+    def add(self, kind: str, **facts: Any) -> dict[str, Any]:
+        """Write an event down. Once this returns, a runner that takes over knows of it."""
+        event = dict(facts, seq=len(self.events) + 1, at=time.time(), kind=kind)
+        line = (json.dumps(event) + "\n").encode()
+        if os.write(self._file, line) != len(line):
+            raise OSError(errno.ENOSPC, "the disk is full")
+        self.events.append(event)
+        return event
+
+    def find(self, kind: str) -> dict[str, Any] | None:
+        """Return the last event of this kind."""
+        return next((event for event in reversed(self.events) if event["kind"] == kind), None)
+
+    def _load(self) -> None:
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        whole = 0
+        with open(self._path, "rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self.events.append(json.loads(line))
+                whole += len(line)
+        os.ftruncate(self._file, whole)

@@ -1,0 +1,75 @@
+"""Orders to stop, whichever way they come: the driver's FIFO, the server's answer, a signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+from retarget.runner.folder import Folder
+
+
+class Orders:
+    """Remembers the first order to stop, and wakes whoever waits for one."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._stopped = threading.Event()
+        self.outcome = ""
+        self.reason = ""
+        self.terminated = False
+        self.wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _nothing)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, self._terminated)
+        self._listen()
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped.is_set()
+
+    def stop(self, outcome: str, reason: str) -> None:
+        """Ask for a stop. Only the first one counts."""
+        if not self._stopped.is_set():
+            self.outcome, self.reason = outcome, reason
+            self._stopped.set()
+            self.wake()
+
+    def pause(self, seconds: float) -> bool:
+        """Wait that long, or until there is an order; tell whether there is one."""
+        return self._stopped.wait(seconds)
+
+    def wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"w")
+        except BlockingIOError:
+            pass
+
+    def _listen(self) -> None:
+        path = self._folder.file("orders")
+        try:
+            os.mkfifo(path, 0o600)
+        except FileExistsError:
+            pass
+        # Open for writing too: the end that reads then never sees an end of file.
+        fifo = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._look()
+        threading.Thread(target=self._hear, args=(fifo,), daemon=True).start()
+
+    def _hear(self, fifo: int) -> None:
+        while os.read(fifo, 512):
+            self._look()
+
+    def _look(self) -> None:
+        if self._folder.has("cancel"):
+            self.stop("canceled", "canceled")
+
+    def _terminated(self, *_: object) -> None:
+        self.terminated = True
+        self.stop("failed", "the runner was told to end (SIGTERM) by something on its machine")
+
+
+def _nothing(*_: object) -> None:
+    """Exist, so that the signal is written to the wake-up descriptor."""

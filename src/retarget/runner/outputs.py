@@ -1,0 +1,139 @@
+"""Collects what the script leaves under outputs/ and logs/."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+
+from retarget.runner.folder import Folder
+from retarget.runner.server import Server
+
+_SMALL = 1 << 20
+_BATCH = 8 << 20
+_MOST = 1000  # files in one request
+
+
+class Collector:
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._sent: dict[str, tuple[int, int]] = {}
+        self._told: set[str] = set()
+        self._given: dict[str, tuple[int, int]] | None = None
+
+    def send(self, server: Server, *, settled: float) -> None:
+        """Send every file that is new or changed, and was left alone for `settled` seconds."""
+        batch: list[tuple[str, int, int]] = []
+        volume = 0
+        for path, size, changed in self._fresh(settled):
+            if size >= _SMALL:
+                self._send(server, [(path, size, changed)])
+                continue
+            batch.append((path, size, changed))
+            volume += size
+            if volume >= _BATCH or len(batch) >= _MOST:
+                self._send(server, batch)
+                batch, volume = [], 0
+        if batch:
+            self._send(server, batch)
+
+    def note_given(self) -> None:
+        """Write down what of outputs/ and logs/ came with the code."""
+        paths = [path for top in ("outputs", "logs") for path in self.files(top)]
+        if paths:
+            seen = {path: os.stat(self._full(path)) for path in paths}
+            given = {path: [found.st_size, found.st_mtime_ns] for path, found in seen.items()}
+            self._folder.write("given.json", given)
+
+    def gone(self) -> list[str]:
+        """List what was sent while the script ran and is no longer there."""
+        return [path for path in self._sent if not os.path.exists(self._full(path))]
+
+    def files(self, top: str) -> Iterator[str]:
+        """Yield the paths of the plain files below one of the two folders."""
+        for where, folders, names in os.walk(self._full(top), onerror=None):
+            folders.sort()
+            for name in sorted(names):
+                full = os.path.join(where, name)
+                path = os.path.relpath(full, self._folder.work)
+                if self._is_ours(full, path):
+                    yield path
+
+    def _fresh(self, settled: float) -> Iterator[tuple[str, int, int]]:
+        for top in ("outputs", "logs"):
+            for path in self.files(top):
+                try:
+                    found = os.stat(self._full(path))
+                except OSError:
+                    continue
+                version = (found.st_size, found.st_mtime_ns)
+                young = settled and time.time() - found.st_mtime < settled
+                if not young and version not in (self._sent.get(path), self._before().get(path)):
+                    yield (path, *version)
+
+    def _before(self) -> dict[str, tuple[int, int]]:
+        """Return what came with the code: it is not an output unless the script changed it."""
+        if self._given is None:
+            try:
+                rows = self._folder.read("given.json")
+            except FileNotFoundError:
+                rows = {}
+            self._given = {path: (row[0], row[1]) for path, row in rows.items()}
+        return self._given
+
+    def _send(self, server: Server, batch: list[tuple[str, int, int]]) -> None:
+        frames: list[tuple[bytes, str, int]] = []
+        for path, size, _ in batch:
+            if not os.access(self._full(path), os.R_OK):
+                self._complain(path, "it cannot be read")
+                continue
+            name = shown(path)
+            header = json.dumps({"path": name, "size": size}).encode()
+            frames.append((len(header).to_bytes(4, "big") + header, path, size))
+        length = sum(len(header) + size for header, _, size in frames)
+        if frames:
+            server.collect(self._bytes_of(frames), length)
+        for path, size, changed in batch:
+            self._sent[path] = (size, changed)
+
+    def _bytes_of(self, frames: list[tuple[bytes, str, int]]) -> Iterator[bytes]:
+        for header, path, size in frames:
+            yield header
+            left = size
+            with open(self._full(path), "rb") as file:
+                while left:
+                    chunk = file.read(min(left, _SMALL))
+                    if not chunk:
+                        raise OSError(f"{path} became shorter while it was read")
+                    left -= len(chunk)
+                    yield chunk
+
+    def _is_ours(self, full: str, path: str) -> bool:
+        """Tell whether this is a plain file, or a link to one inside the work folder."""
+        root = os.path.realpath(self._folder.work) + os.sep
+        try:
+            mode = os.stat(full).st_mode
+        except OSError:
+            return False
+        if not stat.S_ISREG(mode):
+            self._complain(path, "it is not a plain file")
+            return False
+        if os.path.islink(full) and not os.path.realpath(full).startswith(root):
+            self._complain(path, "it is a link to a file elsewhere")
+            return False
+        return True
+
+    def _complain(self, path: str, why: str) -> None:
+        if path not in self._told:
+            self._told.add(path)
+            self._folder.say(f"retarget: {path} is not kept: {why}")
+
+    def _full(self, path: str) -> str:
+        return os.path.join(self._folder.work, path)
+
+
+def shown(path: str) -> str:
+    """Return a path that JSON can carry: bytes that are not UTF-8 are written as escapes."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -1,0 +1,161 @@
+"""Brings what is on disk to the server, by offset, until the last byte is confirmed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from retarget.runner.errors import Over, Unreachable
+from retarget.runner.folder import Folder, Journal
+from retarget.runner.orders import Orders
+from retarget.runner.outputs import Collector, shown
+from retarget.runner.server import Server
+
+_CHUNK = 1 << 20
+_HEARTBEAT = 5.0
+_LOOK = 0.05  # how often the streams are looked at while the script runs
+_SCAN = 1.0  # how often logs/ is looked at for new files
+_COLLECT = 5.0  # how often outputs/ is looked at for finished files
+
+
+class Reporter:
+    """Works in a thread of its own while the script runs, and in the caller's at the end."""
+
+    def __init__(self, folder: Folder, journal: Journal, orders: Orders) -> None:
+        self._folder = folder
+        self._journal = journal
+        self._orders = orders
+        self._server = Server(folder)
+        self._collector = Collector(folder)
+        self._confirmed = 0
+        self._offsets: dict[str, int] = {}
+        self._files: dict[str, str] = {}
+        self._spoke = 0.0
+        self._trouble = ""
+        self._scanned = 0.0
+        self._collected = 0.0
+        self._thread: threading.Thread | None = None
+        self._ending = threading.Event()
+
+    def start(self) -> None:
+        """Report in the background. May be called again."""
+        if self._thread is None and self._server.exists:
+            self._thread = threading.Thread(target=self._work, daemon=True)
+            self._thread.start()
+
+    def finish(self, ending: dict[str, Any], linger: float) -> bool:
+        """Send all that is left, then `ending` as the last event. False: no server, for too long.
+
+        The last event is written down only when everything before it has arrived, so that a job
+        never ends before its log does.
+        """
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join()
+        if not self._server.exists:
+            self._journal.add("finished", **ending)
+            return True
+        try:
+            return self._insist(self._send_everything, linger) and self._insist(
+                lambda: self._send_ending(ending), linger
+            )
+        except Over:
+            return True
+        finally:
+            self._server.close()
+
+    def _send_everything(self) -> None:
+        self._send_events()
+        self._scan_logs()
+        self._send_streams()
+        self._collector.send(self._server, settled=0.0)
+
+    def _send_ending(self, ending: dict[str, Any]) -> None:
+        if self._journal.find("finished") is None:
+            self._journal.add("finished", gone=self._collector.gone(), **ending)
+        self._send_streams()
+        self._send_events()
+
+    def _insist(self, step: Any, linger: float) -> bool:
+        pause, deadline = 0.05, time.monotonic() + linger
+        while True:
+            try:
+                step()
+                return True
+            except Unreachable as error:
+                self._note(error)
+                if self._orders.terminated or time.monotonic() > deadline:
+                    return False
+                time.sleep(pause)
+                pause = min(pause * 2, 2.0)
+
+    def _note(self, error: Unreachable) -> None:
+        """Say in the runner's own log why nothing gets through, once for each reason."""
+        if str(error) != self._trouble:
+            self._trouble = str(error)
+            sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {error}\n")
+            sys.stderr.flush()
+
+    def _work(self) -> None:
+        pause = 0.05
+        while not self._ending.is_set():
+            try:
+                self._round()
+                pause = 0.05
+            except Unreachable as error:
+                self._note(error)
+                self._ending.wait(pause)
+                pause = min(pause * 2, 2.0)
+            except Over as over:
+                self._orders.stop("canceled", f"the server has given this attempt up: {over}")
+                return
+            self._ending.wait(_LOOK)
+
+    def _round(self) -> None:
+        now = time.monotonic()
+        if len(self._journal.events) > self._confirmed or now - self._spoke > _HEARTBEAT:
+            self._send_events()
+        if now - self._scanned > _SCAN:
+            self._scanned = now
+            self._scan_logs()
+        self._send_streams()
+        if now - self._collected > _COLLECT:
+            self._collected = now
+            self._collector.send(self._server, settled=2.0)
+
+    def _send_events(self) -> None:
+        answer = self._server.report(self._journal.events[self._confirmed :])
+        self._confirmed = int(answer["confirmed"])
+        self._spoke = time.monotonic()
+        if answer.get("order") == "cancel":
+            self._orders.stop("canceled", "canceled")
+
+    def _scan_logs(self) -> None:
+        """Take the files under logs/ as streams of their own."""
+        for path in self._collector.files("logs"):
+            self._files.setdefault(shown(path), os.path.join(self._folder.work, path))
+
+    def _send_streams(self) -> None:
+        for name in os.listdir(self._folder.streams):
+            self._files.setdefault(name, os.path.join(self._folder.streams, name))
+        for stream, path in list(self._files.items()):
+            self._send_stream(stream, path)
+
+    def _send_stream(self, stream: str, path: str) -> None:
+        sent = self._offsets.get(stream, 0)
+        try:
+            if os.stat(path).st_size <= sent:
+                return
+            file = open(path, "rb")
+        except OSError:
+            return  # a log the script has removed
+        with file:
+            while True:
+                file.seek(sent)
+                content = file.read(_CHUNK)
+                if not content:
+                    return
+                sent = self._offsets[stream] = self._server.append(stream, sent, content)

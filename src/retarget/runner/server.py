@@ -1,0 +1,143 @@
+"""The server, as the runner sees it: one kept-alive connection to its own attempt's door."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from retarget.runner.errors import Over, Unreachable
+from retarget.runner.folder import Folder
+
+_TIMEOUT = 30.0
+_CHUNK = 1 << 20
+_BYTES = "application/octet-stream"
+
+
+class Server:
+    """Not for two threads at once: each makes its own."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._connection: http.client.HTTPConnection | None = None
+        self._contact: dict[str, str] = {}
+
+    @property
+    def exists(self) -> bool:
+        """False for a launch that reports to nobody."""
+        return bool(self._read_contact()["url"])
+
+    def report(self, events: list[dict[str, Any]]) -> dict[str, Any]:
+        return self._ask("POST", "/events", json.dumps({"events": events}).encode())
+
+    def append(self, stream: str, offset: int, content: bytes) -> int:
+        """Send bytes of a stream and return how many the server has of it."""
+        path = f"/streams/{quote(stream)}?offset={offset}"
+        return int(self._ask("PUT", path, content)["size"])
+
+    def collect(self, body: Iterable[bytes], length: int) -> None:
+        """Send output files, as frames."""
+        self._ask("POST", "/outputs", body, length=length)
+
+    def download(self, digest: str, path: str) -> None:
+        part = f"{path}.{os.getpid()}.part"
+        response = self._request("GET", f"/blobs/{digest}")
+        try:
+            with open(part, "wb") as file:
+                for chunk in iter(lambda: response.read(_CHUNK), b""):
+                    file.write(chunk)
+            if response.length:
+                raise http.client.IncompleteRead(b"")
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise Unreachable(f"the connection broke off: {error}") from error
+        os.rename(part, path)
+
+    def download_many(self, digests: list[str]) -> Iterator[tuple[str, bytes]]:
+        body = json.dumps({"digests": digests}).encode()
+        response = self._request("POST", "/blobs", body)
+        try:
+            content = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise Unreachable(f"the connection broke off: {error}") from error
+        view, at = memoryview(content), 0
+        while at < len(view):
+            digest = bytes(view[at : at + 32]).hex()
+            size = int.from_bytes(view[at + 32 : at + 40], "big")
+            yield digest, bytes(view[at + 40 : at + 40 + size])
+            at += 40 + size
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _ask(
+        self, method: str, path: str, body: bytes | Iterable[bytes], *, length: int | None = None
+    ) -> dict[str, Any]:
+        response = self._request(method, path, body, length=length)
+        try:
+            return json.loads(response.read())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.close()
+            raise Unreachable(f"the connection broke off: {error}") from error
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | Iterable[bytes] = b"",
+        *,
+        length: int | None = None,
+    ) -> http.client.HTTPResponse:
+        contact = self._read_contact()
+        kind = "application/json" if method == "POST" and length is None else _BYTES
+        headers = {"Authorization": f"Bearer {contact['token']}", "Content-Type": kind}
+        if length is not None:
+            headers["Content-Length"] = str(length)
+        try:
+            connection = self._connect(contact["url"])
+            connection.request(method, f"{contact['path']}{path}", body=body, headers=headers)
+            response = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise Unreachable(f"cannot reach the server at {contact['url']}: {error}") from error
+        if response.status < 300:
+            return response
+        return self._refused(response)
+
+    def _refused(self, response: http.client.HTTPResponse) -> http.client.HTTPResponse:
+        try:
+            answer = response.read()
+        except (OSError, http.client.HTTPException):
+            answer = b""
+        self.close()
+        if response.status == 410:
+            raise Over(_message(answer))
+        raise Unreachable(f"the server answered {response.status}: {_message(answer)}")
+
+    def _connect(self, url: str) -> http.client.HTTPConnection:
+        if self._connection is None:
+            parts = urlsplit(url)
+            kind = http.client.HTTPConnection
+            if parts.scheme == "https":
+                kind = http.client.HTTPSConnection
+            self._connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT)
+        return self._connection
+
+    def _read_contact(self) -> dict[str, str]:
+        # Read again whenever the connection is made anew: a restarted server may be elsewhere.
+        if self._connection is None or not self._contact:
+            self._contact = self._folder.read("contact.json")
+        return self._contact
+
+
+def _message(answer: bytes) -> str:
+    try:
+        return str(json.loads(answer)["message"])
+    except (ValueError, KeyError, TypeError):
+        return answer[:200].decode("utf-8", "replace")

@@ -1,0 +1,122 @@
+"""The user's code: taken from the blobs on this machine, or fetched, into the work folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from retarget.runner.errors import Unprepared
+from retarget.runner.folder import Folder
+
+if TYPE_CHECKING:
+    from retarget.runner.server import Server
+
+_SMALL = 1 << 20
+_BATCH = 8 << 20
+
+
+class Blobs:
+    """Blobs on this machine: the node's cache, and folders that others keep."""
+
+    def __init__(self, cache: str, others: list[str], folder: Folder) -> None:
+        self._cache = cache
+        self._folders = [cache, *others]
+        self._folder = folder
+        self._connected: Server | None = None
+
+    def find(self, digest: str) -> str | None:
+        for folder in self._folders:
+            path = os.path.join(folder, digest[:2], digest)
+            if os.path.exists(path):
+                return path
+        return None
+
+    def fetch(self, wanted: dict[str, int]) -> None:
+        """Bring blobs that are not here, small ones many at a time. `wanted`: digest to size."""
+        missing = {digest: size for digest, size in wanted.items() if self.find(digest) is None}
+        batch: list[str] = []
+        volume = 0
+        for digest, size in missing.items():
+            if size >= _SMALL:
+                self._server.download(digest, self._place(digest))
+                continue
+            batch.append(digest)
+            volume += size
+            if volume >= _BATCH or len(batch) >= 2000:
+                self._fetch_batch(batch)
+                batch, volume = [], 0
+        if batch:
+            self._fetch_batch(batch)
+
+    @property
+    def _server(self) -> Server:
+        """Connect, only when something is really missing here: the import alone takes time."""
+        if self._connected is None:
+            from retarget.runner.server import Server
+
+            self._connected = Server(self._folder)
+        return self._connected
+
+    def _fetch_batch(self, digests: list[str]) -> None:
+        for digest, content in self._server.download_many(digests):
+            path = self._place(digest)
+            part = f"{path}.{os.getpid()}.part"
+            with open(part, "wb") as file:
+                file.write(content)
+            os.rename(part, path)
+
+    def _place(self, digest: str) -> str:
+        folder = os.path.join(self._cache, digest[:2])
+        os.makedirs(folder, exist_ok=True)
+        return os.path.join(folder, digest)
+
+
+def lay_out(digest: str, work: str, blobs: Blobs) -> None:
+    """Put the snapshot into `work`, which is empty."""
+    blobs.fetch({digest: 0})
+    with open(_found(blobs, digest), encoding="utf-8") as file:
+        entries: list[dict[str, Any]] = json.load(file)["entries"]
+    blobs.fetch({entry["digest"]: entry["size"] for entry in entries if "digest" in entry})
+    made: set[str] = set()
+    for entry in entries:
+        if "link" not in entry:
+            _copy(_found(blobs, entry["digest"]), _target(work, entry["path"], made), entry)
+    # Links come last, so that no file is ever written through one.
+    for entry in entries:
+        if "link" in entry:
+            os.symlink(entry["link"], _target(work, entry["path"], made))
+
+
+def _found(blobs: Blobs, digest: str) -> str:
+    path = blobs.find(digest)
+    if path is None:
+        raise Unprepared(f"the server no longer has a part of the code ({digest[:12]}…)")
+    return path
+
+
+def _target(work: str, path: str, made: set[str]) -> str:
+    parts = path.split("/")
+    if path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in parts):
+        raise Unprepared(f"the snapshot names {path!r}, which is outside of its folder")
+    folder = os.path.join(work, *parts[:-1])
+    if folder not in made:
+        os.makedirs(folder, exist_ok=True)
+        made.add(folder)
+    return os.path.join(folder, parts[-1])
+
+
+def _copy(source: str, target: str, entry: dict[str, Any]) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    writing = os.open(target, flags, 0o755 if entry.get("executable") else 0o644)
+    try:
+        copied = 0
+        while copied < entry["size"]:
+            count = os.sendfile(writing, reading, copied, min(entry["size"] - copied, 1 << 30))
+            if count == 0:
+                raise Unprepared(f"the blob of {entry['path']!r} is cut short")
+            copied += count
+    finally:
+        os.close(reading)
+        os.close(writing)

@@ -1,0 +1,362 @@
+"""The runner: prepares, starts the user's process or processes, sees them end, and reports.
+
+It may be killed at any moment and started again on the same folder. What it must not do twice is
+written to the journal before it is done; so a runner that takes over goes on from there.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+from typing import Any
+
+from retarget.runner.errors import Ended, Over, Stopped, Unprepared, Unreachable
+from retarget.runner.folder import Folder, Journal
+from retarget.runner.orders import Orders
+from retarget.runner.processes import become_subreaper, descendants, end, leftovers, look, spawn
+
+_NO_PORT = "29500"  # what PyTorch takes by itself; one process needs none
+_LINGER = 600.0  # seconds without a server after which the runner leaves the rest to a later one
+
+
+def supervise(path: str) -> int:
+    """Work on a launch's folder until nothing is left to do, or another runner is at it."""
+    folder = Folder(path)
+    if folder.has("done") or not folder.acquire() or folder.has("done"):
+        return 0
+    os.makedirs(folder.streams, exist_ok=True)
+    become_subreaper()
+    runner = Runner(folder)
+    ending = runner.ending() or runner.run()
+    if not runner.report(ending):
+        return 0  # DEAD to the driver, which starts another one when a server is there again
+    folder.write("done", ending)
+    return 0
+
+
+class Runner:
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._journal = Journal(folder)
+        self._orders = Orders(folder)
+        content = folder.read("launch.json")
+        self._launch: dict[str, Any] = content["launch"]
+        self._node: dict[str, Any] = content["node"]
+        self._reporter: Any = None
+        # Whatever is started from here carries the key, so that a later runner can find it.
+        os.environ["RETARGET_LAUNCH"] = self._launch["key"]
+
+    def ending(self) -> dict[str, Any] | None:
+        """Return how the attempt ended, when an earlier runner saw it or did not live to see it."""
+        decided = self._journal.find("exited")
+        if decided is not None:
+            return _ending(decided)
+        if not self._journal.events:
+            return None
+        self._end_leftovers()
+        if self._journal.find("starting") is None:
+            return None
+        self._report_now()
+        if self._orders.stopped and self._orders.outcome == "canceled":
+            return self._exit("canceled", "canceled")
+        return self._exit("lost", "its runner was killed while the script ran")
+
+    def run(self) -> dict[str, Any]:
+        """Prepare, start and watch the user's process or processes."""
+        try:
+            self._prepare()
+            command, env = self._resolve()
+            ranks = self._start(command, env)
+        except Ended as ended:
+            return self._exit(ended.outcome, str(ended), ended.code)
+        except Unprepared as error:
+            return self._exit("failed", str(error))
+        except Stopped:
+            return self._exit(self._orders.outcome, self._orders.reason)
+        except Over as over:
+            return self._exit("canceled", f"the server has given this attempt up: {over}")
+        self._report_now()
+        return self._watch(ranks)
+
+    def report(self, ending: dict[str, Any]) -> bool:
+        linger = float(self._node.get("linger", _LINGER))
+        return bool(self._report_now().finish(ending, linger))
+
+    # -- preparing
+
+    def _prepare(self) -> None:
+        self._journal.add("preparing", pid=os.getpid(), node=os.uname().nodename)
+        if self._orders.stopped:
+            raise Stopped
+        self._lay_out()
+        self._python = self._interpreter()
+        if self._orders.stopped:
+            raise Stopped
+
+    def _lay_out(self) -> None:
+        work = self._folder.work
+        if os.path.lexists(work):  # an earlier runner was killed here
+            import shutil
+
+            shutil.rmtree(work)
+        os.mkdir(work)
+        try:
+            if self._launch["snapshot"]:
+                self._fetch(self._launch["snapshot"])
+            for name in ("outputs", "logs"):
+                os.makedirs(os.path.join(work, name), exist_ok=True)
+        except FileExistsError as error:
+            name = os.path.basename(str(error.filename))
+            raise Unprepared(f"the code has a file where the folder {name!r} must be") from None
+
+    def _fetch(self, digest: str) -> None:
+        from retarget.runner.snapshot import Blobs, lay_out
+
+        cache = os.path.join(self._node["cache"], "blobs")
+        blobs = Blobs(cache, self._node.get("blobs", []), self._folder)
+        while True:
+            try:
+                lay_out(digest, self._folder.work, blobs)
+                break
+            except Unreachable:
+                import shutil
+
+                self._report_now()
+                shutil.rmtree(self._folder.work)
+                os.mkdir(self._folder.work)
+                if self._orders.pause(0.5):
+                    raise Stopped from None
+        if os.path.lexists(os.path.join(self._folder.work, "outputs")) or os.path.lexists(
+            os.path.join(self._folder.work, "logs")
+        ):
+            from retarget.runner.outputs import Collector
+
+            Collector(self._folder).note_given()
+
+    def _interpreter(self) -> str:
+        """Return the interpreter of the environment, which is built when it is not there."""
+        wanted = self._launch["environment"]
+        if wanted["kind"] == "user":
+            return self._users_own(wanted)
+        from retarget.runner.environments import Environments
+
+        environments = Environments(self._node, self._folder, self._orders)
+        ready = environments.find(wanted["digest"])
+        reused = ready is not None
+        if ready is None:
+            self._report_now()
+            ready = environments.build(wanted["digest"], wanted)
+        self._journal.add("environment", digest=wanted["digest"], how=ready["how"], reused=reused)
+        return str(ready["python"])
+
+    def _users_own(self, wanted: dict[str, Any]) -> str:
+        python = wanted["python"]
+        if python:
+            if not os.access(python, os.X_OK):
+                raise Ended("failed", f"there is no interpreter {python} on this machine", 127)
+            return str(python)
+        prefer = wanted["prefer"]
+        if prefer and os.access(prefer, os.X_OK):
+            return str(prefer)
+        return str(self._node.get("python") or sys.executable)
+
+    # -- starting
+
+    def _resolve(self) -> tuple[list[str], dict[str, str]]:
+        """Return the command with its program as a path, and the variables all ranks share."""
+        launch = self._launch
+        env = dict(os.environ)
+        folder = os.path.dirname(self._python)
+        if not os.path.exists(os.path.join(folder, "python")):
+            folder = self._python_shim()
+        env["PATH"] = folder + os.pathsep + env.get("PATH", os.defpath)
+        if os.path.exists(os.path.join(folder, "..", "pyvenv.cfg")):
+            env["VIRTUAL_ENV"] = os.path.dirname(folder)
+        share = max(1, int(launch["cpus"] // launch["processes_per_node"]))
+        env.update(PYTHONUNBUFFERED="1", OMP_NUM_THREADS=str(share))
+        env.update(launch["env"])
+        env.update(
+            RETARGET_LAUNCH=launch["key"],
+            RETARGET_JOB=launch["name"],
+            RETARGET_JOB_ID=launch["job"],
+            AZUREML_RUN_ID=launch["job"],
+        )
+        words = list(launch["command"])
+        words[0] = self._python if words[0] == "python" else self._program(words[0], env["PATH"])
+        return words, env
+
+    def _python_shim(self) -> str:
+        """Make `python` the chosen interpreter in shells too. A link would lose its packages."""
+        folder = self._folder.file("bin")
+        os.makedirs(folder, exist_ok=True)
+        for name in ("python", "python3"):
+            path = os.path.join(folder, name)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write('#!/bin/sh\nexec "$RETARGET_PYTHON" "$@"\n')
+            os.chmod(path, 0o755)
+        self._launch["env"].setdefault("RETARGET_PYTHON", self._python)
+        return folder
+
+    def _program(self, word: str, path: str) -> str:
+        import shutil
+
+        found = (
+            os.path.join(self._folder.work, word) if "/" in word else shutil.which(word, path=path)
+        )
+        if found is None or not os.path.exists(found):
+            raise Ended("failed", f"there is no command {word!r} on this machine", 127)
+        if not os.access(found, os.X_OK):
+            raise Ended("failed", f"{word!r} cannot be run: it is not executable", 126)
+        return found
+
+    def _start(self, command: list[str], env: dict[str, str]) -> dict[int, int]:
+        """Start every rank and return their pids. From here on it is never started again."""
+        count = self._launch["processes_per_node"]
+        port = str(_free_port()) if self._world(count) > 1 else _NO_PORT
+        variables = [dict(env, **self._rank(rank, count, port)) for rank in range(count)]
+        os.chdir(self._folder.work)
+        os.umask(0o022)
+        self._journal.add("starting")
+        ranks: dict[int, int] = {}
+        try:
+            for rank in range(count):
+                name = "output" if self._world(count) == 1 else f"rank-{rank}"
+                output = self._folder.open_stream(name)
+                ranks[spawn(command, variables[rank], output)] = rank
+                os.close(output)
+        except OSError as error:
+            end(descendants, 0.0, _reap)
+            raise Ended("failed", _cannot_run(command[0], error), 126) from None
+        finally:
+            os.chdir(self._folder.path)
+            os.umask(0o077)
+        self._journal.add("started", ranks=[[pid, _started(pid)] for pid in ranks])
+        return ranks
+
+    def _world(self, count: int) -> int:
+        return int(self._launch["nodes"]) * count
+
+    def _rank(self, rank: int, count: int, port: str) -> dict[str, str]:
+        names = {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "NODE_RANK": "0",
+            "WORLD_SIZE": str(self._world(count)),
+            "LOCAL_WORLD_SIZE": str(count),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
+        return {name: self._launch["env"].get(name, value) for name, value in names.items()}
+
+    # -- watching
+
+    def _watch(self, ranks: dict[int, int]) -> dict[str, Any]:
+        """Wait until every rank has ended; the first failure, order or limit ends them all."""
+        limit = self._launch["timeout"]
+        deadline = time.monotonic() + limit if limit else None
+        verdict: tuple[str, str, int | None] | None = None
+        left = dict(ranks)
+        while left and verdict is None:
+            self._sleep(deadline)
+            for pid, code in _reap_all():
+                rank = left.pop(pid, None)
+                if rank is not None and code != 0 and verdict is None:
+                    verdict = ("failed", self._failure(rank, code), code)
+            if verdict is None and left:
+                verdict = self._interrupted(deadline)
+        # What the script leaves running ends with it, daemons too.
+        grace = float(self._launch["grace"])
+        end(descendants if _has_children() else _nobody, grace, _reap)
+        return self._exit(*(verdict or ("succeeded", "", 0)))
+
+    def _interrupted(self, deadline: float | None) -> tuple[str, str, int | None] | None:
+        if self._orders.stopped:
+            return self._orders.outcome, self._orders.reason, None
+        if deadline is not None and time.monotonic() >= deadline:
+            return "failed", f"timed out: it ran longer than {self._launch['timeout']:g} s", 124
+        return None
+
+    def _sleep(self, deadline: float | None) -> None:
+        patience = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if select.select([self._orders.wake_read], [], [], patience)[0]:
+            os.read(self._orders.wake_read, 4096)
+
+    def _failure(self, rank: int, code: int) -> str:
+        who = "the script" if self._launch["processes_per_node"] == 1 else f"rank {rank}"
+        if code > 128 and code - 128 in signal.valid_signals():
+            return f"{who} was killed by {signal.Signals(code - 128).name}"
+        return f"{who} ended with exit code {code}"
+
+    # -- ending
+
+    def _exit(self, outcome: str, reason: str, code: int | None = None) -> dict[str, Any]:
+        return _ending(self._journal.add("exited", outcome=outcome, reason=reason, exit_code=code))
+
+    def _end_leftovers(self) -> None:
+        started = self._journal.find("started")
+        ranks = [(int(pid), str(when)) for pid, when in started["ranks"]] if started else []
+        grace = float(self._launch["grace"])
+        end(lambda: leftovers(self._launch["key"], ranks), grace, _reap)
+
+    def _report_now(self) -> Any:
+        """Start reporting. Late on purpose: its imports cost more than starting the script."""
+        if self._reporter is None:
+            from retarget.runner.report import Reporter
+
+            self._reporter = Reporter(self._folder, self._journal, self._orders)
+            self._reporter.start()
+        return self._reporter
+
+
+def _ending(event: dict[str, Any]) -> dict[str, Any]:
+    return {name: event[name] for name in ("outcome", "reason", "exit_code")}
+
+
+def _reap_all() -> list[tuple[int, int]]:
+    """Collect every child that has ended, with the exit code a shell would show."""
+    found: list[tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if pid == 0:
+            return found
+        killed = os.WIFSIGNALED(status)
+        found.append((pid, 128 + os.WTERMSIG(status) if killed else os.WEXITSTATUS(status)))
+
+
+def _reap() -> None:
+    _reap_all()
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _nobody() -> list[Any]:
+    return []
+
+
+def _started(pid: int) -> str:
+    process = look(pid)
+    return process.started if process else ""
+
+
+def _cannot_run(program: str, error: OSError) -> str:
+    return f"{program} cannot be run: {error.strerror}"
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,64 @@
+"""Fetching a job's outputs: whole files only, checked, and never outside the folder asked for."""
+
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+from urllib.parse import quote
+
+from blake3 import blake3
+
+from retarget.core.errors import Invalid, NotFound, RetargetError
+from retarget.sdk.http import Answer, Connection
+from retarget.sdk.records import Output
+
+
+def wanted(outputs: Sequence[Output], path: str, job: str) -> list[Output]:
+    """Return the outputs that `path` names: one file, or all in a folder."""
+    name = path.strip("/").removeprefix("./") or "outputs"
+    chosen = [each for each in outputs if each.path == name or each.path.startswith(f"{name}/")]
+    if not chosen and name != "outputs":
+        known = ", ".join(each.path for each in outputs[:5]) or "none"
+        raise NotFound(f"{job} has no output {name!r}; it has {known}")
+    return chosen
+
+
+def download(connection: Connection, job: str, output: Output, folder: Path) -> Path:
+    """Write one output below `folder` under its own path, and return where it is."""
+    path = folder / _inside(output.path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
+        try:
+            with unfinished.open("xb") as file:
+                _fetch(connection, job, output, file)
+            os.replace(unfinished, path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise RetargetError(f"{path} cannot be written: {error.strerror or error}") from error
+    return path
+
+
+def _fetch(connection: Connection, job: str, output: Output, file: BinaryIO) -> None:
+    with connection.stream(f"{job}/outputs/{quote(output.path)}") as answer:
+        digest = _copy(answer, file)
+    if digest != output.digest:
+        raise RetargetError(f"{output.path} came damaged or has just changed; fetch it again")
+
+
+def _copy(answer: Answer, file: BinaryIO) -> str:
+    hasher = blake3()
+    for piece in answer:
+        hasher.update(piece)
+        file.write(piece)
+    return hasher.hexdigest()
+
+
+def _inside(path: str) -> PurePosixPath:
+    # the server is trusted to be ours, and still must not write where it likes
+    parts = path.split("/")
+    if path.startswith("/") or "\0" in path or {"", ".", ".."} & set(parts):
+        raise Invalid(f"the output {path!r} would leave the folder; it was not fetched")
+    return PurePosixPath(path)

@@ -1,0 +1,346 @@
+"""Talking to a server: JSON and bytes over kept-alive connections, one a thread."""
+
+import http.client
+import json
+import select
+import socket
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+from urllib.parse import SplitResult, urlencode, urlsplit
+
+from retarget.core.errors import Invalid, RetargetError, ServerUnreachable, error_named
+
+Query = Mapping[str, Any]
+_TRIES = 3  # a kept connection that was closed, then a server that had to be started again
+_CHUNK = 1 << 18
+_Read = TypeVar("_Read")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens, and what opens it."""
+
+    url: str
+    token: str = ""
+
+
+class Server(Protocol):
+    """Knows where the server is, and what to do when it is gone."""
+
+    def find(self) -> Address:
+        """Return the address, or raise ServerUnreachable with what to do."""
+        ...
+
+    def revive(self) -> Address | None:
+        """Bring a server back that stopped answering; None when that is not in our hands."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A server that somebody else runs."""
+
+    address: Address
+
+    def find(self) -> Address:
+        return self.address
+
+    def revive(self) -> Address | None:
+        return None
+
+
+class Body(Protocol):
+    """Bytes to send, read piece by piece."""
+
+    def __enter__(self) -> "Body": ...
+    def __exit__(self, *raised: object) -> None: ...
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A body that can be sent again: `open` starts it over."""
+
+    open: Callable[[], Body]
+    length: int
+
+
+class Answer:
+    """The bytes of one answer, as they come."""
+
+    def __init__(self, response: http.client.HTTPResponse, url: str, *, quiet: bool) -> None:
+        self._response = response
+        self._url = url
+        self._quiet = quiet
+
+    def header(self, name: str) -> str | None:
+        return self._response.getheader(name)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield pieces up to the true end; ServerUnreachable if the server went away before it.
+
+        TimeoutError says that one which may be quiet was so for as long as it was told.
+        """
+        while piece := self._read():
+            yield piece
+
+    def _read(self) -> bytes:
+        try:
+            return self._response.read1(_CHUNK)
+        except TimeoutError as error:
+            raise error if self._quiet else _dropped(self._url) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise _dropped(self._url) from error
+
+
+class Connection:
+    """One server, for any number of threads. Every failure is one of core.errors."""
+
+    def __init__(self, server: Server, *, timeout: float = 60.0) -> None:
+        self._server = server
+        self._timeout = timeout
+        self._address: Address | None = None
+        self._local = threading.local()
+
+    @property
+    def address(self) -> Address:
+        if self._address is None:
+            self._address = self._server.find()
+        return self._address
+
+    def revive(self) -> bool:
+        """Find or start the server again after it was lost; False if it is not ours to start."""
+        address = self._server.revive()
+        if address is not None:
+            self._address = address
+        return address is not None
+
+    def get(self, path: str, query: Query | None = None) -> Any:
+        return self._json("GET", path, query=query, repeatable=True)
+
+    def post(
+        self, path: str, body: Any = None, *, query: Query | None = None, repeatable: bool = False
+    ) -> Any:
+        """Post JSON. Only a `repeatable` one is sent again when its connection broke."""
+        return self._json("POST", path, body, query=query, repeatable=repeatable)
+
+    def put(self, path: str, body: Any) -> Any:
+        return self._json("PUT", path, body, repeatable=True)
+
+    def delete(self, path: str) -> Any:
+        return self._json("DELETE", path)
+
+    def send(self, method: str, path: str, content: bytes | Content) -> Any:
+        """Send bytes that the server names by what they are: safe to send again."""
+        body = content if isinstance(content, bytes) else content.open
+        length = len(content) if isinstance(content, bytes) else content.length
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(length)}
+        return self._exchange(_Request(method, path, body, headers, repeatable=True), _decoded)
+
+    @contextmanager
+    def stream(
+        self, path: str, query: Query | None = None, *, quiet: float | None = None
+    ) -> Generator[Answer]:
+        """Get bytes as they come; `quiet` is how many seconds may pass without any."""
+        request = _Request("GET", _target(path, query), repeatable=True)
+        response = self._exchange(request, lambda response: response, timeout=quiet)
+        # while it flows it has its connection for itself: other requests open another
+        channel: _Channel = self._local.channel
+        self._local.channel = None
+        try:
+            yield Answer(response, channel.address.url, quiet=quiet is not None)
+        finally:
+            if response.isclosed() and self._local.channel is None:
+                self._local.channel = channel
+            else:  # left before its end: the rest must not be read as another answer
+                response.close()
+                channel.line.close()
+
+    def close(self) -> None:
+        """Close this thread's connection; the next request opens another."""
+        channel: _Channel | None = getattr(self._local, "channel", None)
+        self._local.channel = None
+        if channel is not None:
+            channel.line.close()
+
+    def _json(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Query | None = None,
+        repeatable: bool = False,
+    ) -> Any:
+        content = None if body is None else json.dumps(body).encode()
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        request = _Request(method, _target(path, query), content, headers, repeatable)
+        return self._exchange(request, _decoded)
+
+    def _exchange(
+        self,
+        request: "_Request",
+        read: Callable[[http.client.HTTPResponse], _Read],
+        *,
+        timeout: float | None = None,
+    ) -> _Read:
+        for left in reversed(range(_TRIES)):
+            try:
+                return self._once(request, read, timeout or self._timeout)
+            except _Refused:  # it was never sent: any request may try again
+                if not left or not self.revive():
+                    raise
+            except _Dropped:
+                if not left or not request.repeatable:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def _once(
+        self,
+        request: "_Request",
+        read: Callable[[http.client.HTTPResponse], _Read],
+        timeout: float,
+    ) -> _Read:
+        channel = self._channel(timeout)
+        try:
+            return read(_checked(channel.exchange(request)))
+        except _Told as told:
+            raise told.error from None
+        except TimeoutError as error:
+            self.close()
+            raise ServerUnreachable(
+                f"the server at {channel.address.url} did not answer for {timeout:g} s"
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise _dropped(channel.address.url) from error
+        except BaseException:
+            self.close()  # left in the middle: nobody else may use what is left of it
+            raise
+
+    def _channel(self, timeout: float) -> "_Channel":
+        held: _Channel | None = getattr(self._local, "channel", None)
+        if held is None or held.address != self.address or held.is_closed():
+            self.close()
+            held = _connected(self.address)
+            self._local.channel = held
+        held.line.sock.settimeout(timeout)
+        return held
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    target: str
+    body: bytes | Callable[[], Body] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    repeatable: bool = False
+
+    def opened(self) -> AbstractContextManager[bytes | Body | None]:
+        return self.body() if callable(self.body) else nullcontext(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class _Channel:
+    line: http.client.HTTPConnection
+    address: Address
+    prefix: str
+
+    def is_closed(self) -> bool:
+        """Tell whether the other side hung up: between requests nothing else can be readable."""
+        if self.line.sock is None:
+            return True
+        poll = select.poll()
+        poll.register(self.line.sock, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def exchange(self, request: _Request) -> http.client.HTTPResponse:
+        headers = {"Authorization": f"Bearer {self.address.token}", **request.headers}
+        with request.opened() as body:
+            # an early answer, such as a full disk, is worth more than the pipe it broke
+            with suppress(BrokenPipeError, ConnectionResetError):
+                self.line.request(request.method, self.prefix + request.target, body, headers)
+            return self.line.getresponse()
+
+
+class _Told(Exception):
+    """A complete answer that says what is wrong."""
+
+    def __init__(self, error: RetargetError) -> None:
+        self.error = error
+
+
+class _Refused(ServerUnreachable):
+    """No connection came about."""
+
+
+class _Dropped(ServerUnreachable):
+    """The connection broke before the answer was complete."""
+
+
+def _dropped(url: str) -> _Dropped:
+    return _Dropped(f"the server at {url} closed the connection before it had answered")
+
+
+def _connected(address: Address) -> _Channel:
+    parts = _parts(address.url)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=10, blocksize=_CHUNK)
+    try:
+        connection.connect()
+    except socket.gaierror as error:
+        raise ServerUnreachable(f"{address.url}: there is no host {parts.hostname!r}") from error
+    except OSError as error:
+        why = error.strerror or str(error) or type(error).__name__
+        raise _Refused(f"no server answers at {address.url} ({why})") from error
+    connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return _Channel(connection, address, parts.path.rstrip("/"))
+
+
+def _parts(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        known, parts = False, urlsplit("")
+    if not known:
+        raise Invalid(f"{url!r} is not the address of a server; write http://host:port")
+    return parts
+
+
+def _target(path: str, query: Query | None) -> str:
+    given = {key: _plain(value) for key, value in (query or {}).items() if value is not None}
+    return f"{path}?{urlencode(given, doseq=True)}" if given else path
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [str(each) for each in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return str(value)
+
+
+def _checked(response: http.client.HTTPResponse) -> http.client.HTTPResponse:
+    if 200 <= response.status < 300:
+        return response
+    raise _Told(_error(response.status, response.reason, response.read()))
+
+
+def _error(status: int, reason: str, body: bytes) -> RetargetError:
+    try:
+        told = json.loads(body)
+        return error_named(told["error"], told["message"], field=told.get("field"))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return RetargetError(f"the server answered {status} {reason} and did not say why")
+
+
+def _decoded(response: http.client.HTTPResponse) -> Any:
+    body = response.read()
+    try:
+        return json.loads(body) if body else None
+    except ValueError as error:
+        raise ServerUnreachable("what answered there is not a Retarget server") from error

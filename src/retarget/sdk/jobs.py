@@ -1,0 +1,271 @@
+"""A job in the hands of its user: watched, read, stopped, run again."""
+
+import codecs
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, TextIO, overload
+
+from retarget.core.errors import Invalid
+from retarget.core.states import JobState
+from retarget.sdk.downloads import download, wanted
+from retarget.sdk.follow import Expired, Piece, View, Watch, job_path, labelled
+from retarget.sdk.http import Connection
+from retarget.sdk.records import Attempt, Move, Output, Stream, Why, record
+
+_PAGE = 100
+
+
+class Job:
+    """What was submitted. Its fields are as of the last look; `refresh` and `wait` look again."""
+
+    def __init__(self, connection: Connection, view: View) -> None:
+        self._connection = connection
+        self._view = view
+
+    def __repr__(self) -> str:
+        return f"<Job {self.name} {self.state.value}>"
+
+    @property
+    def id(self) -> str:
+        return self._view["id"]
+
+    @property
+    def name(self) -> str:
+        return self._view["name"]
+
+    @property
+    def state(self) -> JobState:
+        return JobState(self._view["state"])
+
+    @property
+    def reason(self) -> str:
+        """Why it is in that state, in one sentence."""
+        return self._view["reason"]
+
+    @property
+    def target(self) -> str:
+        return self._view["target"]
+
+    @property
+    def exit_code(self) -> int | None:
+        """What a shell would say: the script's own code, 128 + n for signal n, 130 when canceled.
+
+        None until the job is final.
+        """
+        if not self.state.is_final:
+            return None
+        if self.state is JobState.CANCELED:
+            return 130
+        code: int | None = self._view["exit_code"]
+        if self.state is JobState.SUCCEEDED:
+            return code or 0
+        return code or 1
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        if self._view.get("attempts") is None:  # a listing leaves them out
+            self.refresh()
+        return [record(Attempt, raw) for raw in self._view["attempts"]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all the server told at the last look."""
+        return dict(self._view)
+
+    def refresh(self) -> "Job":
+        """Look again, and return self."""
+        self._view = self._connection.get(self._path)
+        return self
+
+    def wait(self, *, show_output: bool = False, timeout: float | None = None) -> JobState:
+        """Wait until the job is final, and return its state.
+
+        After `timeout` seconds return the state it is in by then. With `show_output` its log is
+        written as it comes: what prepares it to stderr, what the script says to stdout.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        watch = self._watch(deadline=deadline)
+        try:
+            if show_output:
+                for stream, piece in labelled(watch.follow()):
+                    _write(sys.stderr if stream == "prepare" else sys.stdout, piece)
+            watch.wait()
+        except Expired:
+            pass
+        return self.state
+
+    def follow(self, *, on_change: Callable[["Job"], None] | None = None) -> Iterator[Piece]:
+        """Yield `(stream, bytes)` until the job is final: every byte once, attempt by attempt.
+
+        `prepare` comes first, then `output`, or `rank-0`, `rank-1` … for several processes. A
+        server that dies is waited for, or started again if it is this machine's own, and the log
+        goes on where it stopped. `on_change` is called whenever the job's state or reason moved.
+        """
+        return self._watch(on_change=on_change).follow()
+
+    @overload
+    def logs(
+        self,
+        stream: str | None = None,
+        *,
+        attempt: int | None = None,
+        follow: Literal[False] = False,
+    ) -> str: ...
+    @overload
+    def logs(
+        self, stream: str | None = None, *, attempt: int | None = None, follow: Literal[True]
+    ) -> Iterator[str]: ...
+
+    def logs(
+        self, stream: str | None = None, *, attempt: int | None = None, follow: bool = False
+    ) -> str | Iterator[str]:
+        """Return what the script wrote, or one `stream` of `streams()`, as text.
+
+        With `follow`, an iterator of pieces that ends when no more can come.
+        """
+        text = _decoded(self.read_log(stream, attempt=attempt, follow=follow))
+        return text if follow else "".join(text)
+
+    def read_log(
+        self, stream: str | None = None, *, attempt: int | None = None, follow: bool = False
+    ) -> Iterator[bytes]:
+        """Yield the exact bytes of one stream; left out: the output, ranks line by line."""
+        if follow:
+            yield from self._follow_log(stream, attempt)
+            return
+        query = {"stream": stream, "attempt": attempt}
+        with self._connection.stream(f"{self._path}/logs", query) as answer:
+            yield from answer
+
+    def streams(self, *, attempt: int | None = None) -> list[Stream]:
+        """List the parts of the log of one attempt, the last one if none is named."""
+        found = self._connection.get(f"{self._path}/streams", {"attempt": attempt})
+        return [record(Stream, raw) for raw in found]
+
+    def outputs(self) -> list[Output]:
+        """List the files the job has left under `outputs/` so far."""
+        return [record(Output, raw) for raw in self._connection.get(f"{self._path}/outputs")]
+
+    def download(self, path: str = "outputs", to: str | Path = ".") -> list[Path]:
+        """Fetch one output, or all of a folder, and return where they are.
+
+        Files keep their whole path below `to`: `outputs/model.pkl` becomes `to/outputs/model.pkl`.
+        Each appears complete or not at all, and is checked against its digest.
+        """
+        chosen = wanted(self.outputs(), path, self.name)
+        return [download(self._connection, self._path, each, Path(to)) for each in chosen]
+
+    def cancel(self) -> None:
+        """Ask for a stop and return at once; `wait` tells when it is done.
+
+        A job that has ended already raises Conflict.
+        """
+        self._view = self._connection.post(f"{self._path}/cancel")
+
+    def rerun(self, *, target: str | None = None, name: str | None = None) -> "Job":
+        """Submit the same code, command and environment again, on `target` if one is named."""
+        body = {"target": target, "name": name}
+        return Job(self._connection, self._connection.post(f"{self._path}/rerun", body))
+
+    def why(self) -> Why:
+        """Tell why the job is where it is, and what it waits for."""
+        return record(Why, self._connection.get(f"{self._path}/why"))
+
+    def history(self) -> list[Move]:
+        """List every move of the job's state, the first one first."""
+        return [record(Move, raw) for raw in self._connection.get(f"{self._path}/history")]
+
+    def delete(self) -> None:
+        """Remove a job that has ended, with its log and outputs."""
+        self._connection.delete(self._path)
+
+    @property
+    def _path(self) -> str:
+        return job_path(self.id)
+
+    def _watch(
+        self,
+        *,
+        deadline: float | None = None,
+        on_change: Callable[["Job"], None] | None = None,
+    ) -> Watch:
+        def changed(view: View) -> None:
+            self._view = view
+            if on_change is not None:
+                on_change(self)
+
+        return Watch(self._connection, self._view, deadline, changed)
+
+    def _follow_log(self, stream: str | None, attempt: int | None) -> Iterator[bytes]:
+        watch = self._watch()
+        while not watch.view["attempt"] and not watch.is_final:
+            watch.change()
+        number = attempt or watch.view["attempt"]
+
+        def read() -> Iterator[Piece]:
+            return watch.stream(number, stream) if stream else watch.output(number)
+
+        pieces = watch.to_the_end(number, read)
+        for _, piece in pieces if stream else labelled(pieces):
+            yield piece
+
+
+class Jobs:
+    """The jobs of a workspace."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __getitem__(self, name: str) -> Job:
+        """Return the job with this name or id; NotFound if there is none."""
+        if not name:
+            raise Invalid("the name of a job is empty")
+        return Job(self._connection, self._connection.get(job_path(name)))
+
+    def __iter__(self) -> Iterator[Job]:
+        return self._pages({})
+
+    def list(
+        self,
+        *,
+        state: str | Sequence[str] | None = None,
+        target: str | None = None,
+        experiment: str | None = None,
+        limit: int = 100,
+    ) -> list[Job]:
+        """List jobs, the newest first, at most `limit`."""
+        query = {"state": state, "target": target, "experiment": experiment}
+        found: list[Job] = []
+        for job in self._pages(query, size=min(limit, _PAGE)):
+            if len(found) >= limit:
+                break
+            found.append(job)
+        return found
+
+    def _pages(self, query: dict[str, Any], *, size: int = _PAGE) -> Iterator[Job]:
+        before: str | None = None
+        while True:
+            page = self._connection.get("/api/jobs", {**query, "limit": size, "before": before})
+            for view in page:
+                yield Job(self._connection, view)
+            if len(page) < size:
+                return
+            before = page[-1]["id"]
+
+
+def _decoded(pieces: Iterator[bytes]) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    for piece in pieces:
+        yield decoder.decode(piece)
+    yield decoder.decode(b"", final=True)
+
+
+def _write(file: TextIO, piece: bytes) -> None:
+    buffer = getattr(file, "buffer", None)  # a notebook's stdout takes text only
+    if buffer is None:
+        file.write(piece.decode(errors="replace"))
+    else:
+        file.flush()
+        buffer.write(piece)
+    file.flush()

@@ -1,0 +1,45 @@
+"""The environments a server knows."""
+
+from collections.abc import Iterator
+from urllib.parse import quote
+
+from retarget.core.errors import Invalid
+from retarget.sdk.environments import Environment
+from retarget.sdk.http import Connection
+from retarget.sdk.records import KnownEnvironment, record
+
+
+class Environments:
+    """Definitions registered under a name, and those that were built for jobs."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __getitem__(self, name: str) -> KnownEnvironment:
+        """Return the one with this name, or this digest (8 characters of it are enough)."""
+        return record(KnownEnvironment, self._connection.get(_path(name)))
+
+    def __iter__(self) -> Iterator[KnownEnvironment]:
+        return iter(self.list())
+
+    def register(self, name: str, environment: Environment) -> KnownEnvironment:
+        """Keep a definition under a name, so that jobs can ask for it by that."""
+        definition = {**environment.to_json(), "name": name}
+        return record(KnownEnvironment, self._connection.put(_path(name), definition))
+
+    def delete(self, name: str) -> list[str]:
+        """Forget an environment and remove what was built; return the targets it was on.
+
+        Conflict while a job uses it.
+        """
+        return self._connection.delete(_path(name))["removed"]
+
+    def list(self) -> list[KnownEnvironment]:
+        found = self._connection.get("/api/environments")
+        return [record(KnownEnvironment, raw) for raw in found]
+
+
+def _path(name: str) -> str:
+    if not name:
+        raise Invalid("the name of an environment is empty")
+    return f"/api/environments/{quote(name, safe='')}"

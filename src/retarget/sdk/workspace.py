@@ -1,0 +1,161 @@
+"""The workspace: where one submits, and finds everything again."""
+
+import os
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+from retarget.core.errors import Invalid
+from retarget.core.home import Home, home_from
+from retarget.sdk.background import Background
+from retarget.sdk.environments import Environment
+from retarget.sdk.http import Address, Connection, Elsewhere, Server
+from retarget.sdk.jobs import Job, Jobs
+from retarget.sdk.records import KnownEnvironment
+from retarget.sdk.registry import Environments
+from retarget.sdk.snapshot import Scan, scan, upload
+from retarget.sdk.submission import Options, Progress, Script, Work, requested, work_of
+from retarget.sdk.targets import Targets
+from retarget.sdk.uploads import Uploads
+
+Folder = str | os.PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A job whose code the server already has."""
+
+    spec: dict[str, Any]
+
+
+class Workspace:
+    """A server and all that is on it.
+
+    Without `url` it is the one that `RETARGET_URL` and `RETARGET_TOKEN` name, else the one of this
+    machine, which is started in the background when it is first needed.
+    """
+
+    def __init__(self, url: str | None = None, token: str | None = None) -> None:
+        self._home = home_from(os.environ)
+        self._connection = Connection(_server(self._home, url, token))
+
+    @property
+    def url(self) -> str:
+        return self._connection.address.url
+
+    @property
+    def jobs(self) -> Jobs:
+        return Jobs(self._connection)
+
+    @property
+    def targets(self) -> Targets:
+        return Targets(self._connection)
+
+    @property
+    def environments(self) -> Environments:
+        return Environments(self._connection)
+
+    def submit(
+        self,
+        script: Script,
+        *,
+        code: Folder | None = None,
+        target: str = "local",
+        **options: Unpack[Options],
+    ) -> Job:
+        """Submit a script, or a command given as a list, and return its job at once.
+
+        The folder `code` is sent as it is now: by default the current one if the script lies in
+        it, else the script's own. The script runs in a copy of it. Invalid says what is wrong with
+        the request, such as more than the target will ever have; nothing is queued then.
+        """
+        return self.send(self.prepare(script, code=code, target=target, **options))
+
+    def plan(
+        self,
+        script: Script,
+        *,
+        code: Folder | None = None,
+        target: str = "local",
+        **options: Unpack[Options],
+    ) -> dict[str, Any]:
+        """Return what `submit` would have the target start. Nothing is sent or stored."""
+        work = work_of(script, code, options.get("args", ()))
+        found = self._scan(work)
+        spec = self._spec(work, target, options) | {"snapshot": found.manifest.digest}
+        files = {"files": len(found.manifest.entries), "bytes": found.manifest.size}
+        return self._connection.post("/api/jobs/plan", spec, repeatable=True) | {
+            "code": {"folder": str(work.folder), **files}
+        }
+
+    def prepare(
+        self,
+        script: Script,
+        *,
+        code: Folder | None = None,
+        target: str = "local",
+        progress: Progress | None = None,
+        **options: Unpack[Options],
+    ) -> Prepared:
+        """Do the first half of `submit`: send what the server lacks of the code."""
+        work = work_of(script, code, options.get("args", ()))
+        spec = self._spec(work, target, options)
+        snapshot = upload(self._scan(work), Uploads(self._connection), progress)
+        return Prepared(spec | {"snapshot": snapshot})
+
+    def prepare_build(
+        self, environment: Environment | KnownEnvironment | str, *, target: str = "local"
+    ) -> Prepared:
+        """Return a job that does nothing but need `environment`."""
+        command = ["python", "-c", "pass"]
+        definition = self._definition(environment)
+        return Prepared({"command": command, "target": target, "environment": definition})
+
+    def send(self, prepared: Prepared) -> Job:
+        """Do the second half of `submit`."""
+        return Job(self._connection, self._connection.post("/api/jobs", prepared.spec))
+
+    def collect(self, *, keep: float = 3600.0) -> dict[str, int]:
+        """Remove blobs that nothing refers to and that are older than `keep` seconds."""
+        return self._connection.post("/api/server/collect", query={"keep": keep}, repeatable=True)
+
+    def _scan(self, work: Work) -> Scan:
+        found = scan(work.folder, cache=self._home.stat_cache)
+        if work.script is not None and not _has(found, work.script):
+            raise Invalid(
+                f"the script {work.script!r} is left out of the snapshot by an ignore file "
+                f"in {work.folder}"
+            )
+        return found
+
+    def _spec(self, work: Work, target: str, options: Options) -> dict[str, Any]:
+        return {
+            **requested(options),
+            "command": list(work.command),
+            "target": target,
+            "environment": self._definition(options.get("environment")),
+        }
+
+    def _definition(
+        self, environment: Environment | KnownEnvironment | str | None
+    ) -> dict[str, Any]:
+        if environment is None:
+            environment = Environment()
+        if isinstance(environment, str):
+            environment = self.environments[environment]
+        return environment.to_json()
+
+
+def _server(home: Home, url: str | None, token: str | None) -> Server:
+    chosen = url or os.environ.get("RETARGET_URL")
+    if chosen is None or not chosen.strip():
+        return Background(home)
+    secret = token if token is not None else os.environ.get("RETARGET_TOKEN", "")
+    return Elsewhere(Address(chosen.strip().rstrip("/"), secret))
+
+
+def _has(found: Scan, script: str) -> bool:
+    # it may be reached through a link to a folder
+    return any(
+        entry.path == script or (entry.link and script.startswith(f"{entry.path}/"))
+        for entry in found.manifest.entries
+    )

@@ -1,0 +1,148 @@
+"""Serves: `python -m retarget.server`. One server a home, found through server.json."""
+
+import fcntl
+import json
+import logging
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import uvicorn
+
+from retarget import __version__
+from retarget.core.errors import Conflict, Invalid, RetargetError
+from retarget.core.home import Home, home_from
+from retarget.server.app import Settings, make_app
+
+_log = logging.getLogger("retarget")
+
+
+def main() -> int:
+    """Serve until told to stop. A failure to start is one sentence on the error output."""
+    try:
+        serve(os.environ)
+    except RetargetError as error:
+        sys.stderr.write(f"retarget server: {error}\n")
+        return 1
+    return 0
+
+
+def serve(environ: Mapping[str, str]) -> None:
+    """Serve the home that the environment names, on loopback unless told otherwise."""
+    os.umask(0o077)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    home = home_from(environ)
+    lock = _own(home)
+    with _bind(home, environ) as listener:
+        host, port = listener.getsockname()[:2]
+        url = environ.get("RETARGET_PUBLIC_URL") or f"http://{host}:{port}"
+        settings = Settings(
+            home=home,
+            url=url,
+            token=_secret(home.token),
+            secret=_secret(home.secret).encode(),
+            database=environ.get("RETARGET_DATABASE") or None,
+            every=float(environ.get("RETARGET_POLL_SECONDS") or 1.0),
+        )
+        _serve(settings, listener)
+    os.close(lock)
+
+
+def _serve(settings: Settings, listener: socket.socket) -> None:
+    home = settings.home
+
+    def stop() -> None:
+        server.should_exit = True
+
+    app = make_app(settings, stop=stop)
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, lifespan="on"
+    )
+    server = uvicorn.Server(config)
+    threading.Thread(target=_announce, args=(server, settings), daemon=True).start()
+    try:
+        server.run(sockets=[listener])
+    finally:
+        home.server_file.unlink(missing_ok=True)
+
+
+def _announce(server: uvicorn.Server, settings: Settings) -> None:
+    """Say where the server is once it is ready, and end it when its home is gone."""
+    while not server.started:
+        time.sleep(0.005)
+    facts = {"pid": os.getpid(), "url": settings.url, "version": __version__}
+    file = settings.home.server_file
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(facts | {"started": time.time()}))
+    part.rename(file)
+    _log.info("serving %s at %s", settings.home.root, settings.url)
+    while not server.should_exit:
+        time.sleep(1.0)
+        if not settings.home.server_lock.exists():
+            _log.warning("%s is gone: stopping", settings.home.root)
+            server.should_exit = True
+
+
+def _own(home: Home) -> int:
+    """Make the home this process's own, or say that another server has it."""
+    try:
+        home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        home.root.chmod(0o700)
+        lock = os.open(home.server_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Invalid(
+            f"cannot use {home.root}: {error.strerror}; set RETARGET_HOME to a folder of yours"
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Conflict(f"a server is running for {home.root} already") from None
+    home.server_file.unlink(missing_ok=True)
+    return lock
+
+
+def _bind(home: Home, environ: Mapping[str, str]) -> socket.socket:
+    """Listen where told; else on loopback, at the port of the last server if it is free."""
+    host = environ.get("RETARGET_HOST") or "127.0.0.1"
+    asked = environ.get("RETARGET_PORT")
+    if asked and not asked.isdigit():
+        raise Invalid(f"RETARGET_PORT: {asked!r} is not a port number")
+    remembered = home.root / "port"
+    last = remembered.read_text() if remembered.exists() else ""
+    ports = [int(asked)] if asked else [int(last) if last.isdigit() else 0, 0]
+    failure: Exception | None = None
+    for port in ports:
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except (OSError, OverflowError) as error:
+            listener.close()
+            failure = error
+            continue
+        with suppress(OSError):
+            remembered.write_text(str(listener.getsockname()[1]))
+        return listener
+    raise Conflict(f"cannot listen on {host}:{ports[0]}: {failure}; choose another RETARGET_PORT")
+
+
+def _secret(path: Path) -> str:
+    """Return the secret in this file, making one that only the owner can read."""
+    with suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(32))
+    text = path.read_text().strip()
+    if not text:
+        raise Invalid(f"{path} is empty; remove it and start again")
+    return text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""The composition root: everything is made here, once, and handed on."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from fastapi import Depends, FastAPI
+from pydantic import BaseModel
+
+from retarget import __version__, drivers
+from retarget.blobs.folder import Blobs
+from retarget.blobs.streams import Streams
+from retarget.control.parts import Parts
+from retarget.control.reconcile import Loop
+from retarget.core.driver import Driver
+from retarget.core.home import Home
+from retarget.core.targets import Target
+from retarget.server.auth import owner
+from retarget.server.errors import PROBLEMS, add_handlers
+from retarget.server.routes import attempts, blobs, environments, jobs, server, targets
+from retarget.server.signals import Signals
+from retarget.server.state import State
+from retarget.store.engine import migrate, open_engine
+from retarget.store.environments import Environments
+from retarget.store.jobs import Jobs
+from retarget.store.outputs import Outputs
+from retarget.store.targets import Targets
+
+
+@dataclass(frozen=True)
+class Settings:
+    home: Home
+    url: str  # where clients and runners find the server
+    token: str
+    secret: bytes
+    database: str | None = None  # a URL; default: SQLite in the home
+    every: float = 1.0  # seconds between two looks at the targets
+
+
+class Health(BaseModel):
+    status: Literal["ok"] = "ok"
+    version: str = __version__
+
+
+def make_app(settings: Settings, *, stop: Callable[[], None]) -> FastAPI:
+    """Open everything and return the application. `stop` ends the process that serves it."""
+    home, signals = settings.home, Signals()
+    engine = open_engine(settings.database or f"sqlite:///{home.database}")
+    migrate(engine)
+    woken = threading.Event()
+    parts = Parts(
+        jobs=Jobs(engine),
+        outputs=Outputs(engine),
+        targets=Targets(engine),
+        environments=Environments(engine),
+        blobs=Blobs(home.blobs),
+        streams=Streams(home.logs),
+        connect=_connect,
+        url=settings.url,
+        secret=settings.secret,
+        wake=woken.set,
+        notify=signals.notify,
+    )
+    _ensure_local(parts, home)
+    loop = Loop(parts, woken, every=settings.every)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        signals.attach(asyncio.get_running_loop())
+        loop.start()
+        yield
+        signals.close()
+        await asyncio.to_thread(loop.stop)
+        engine.dispose()
+
+    app = FastAPI(
+        title="Retarget",
+        version=__version__,
+        summary="Write the training script once. Run it on any compute target.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.retarget = State(
+        parts=parts, signals=signals, home=home, token=settings.token, url=settings.url, stop=stop
+    )
+    add_handlers(app)
+    app.add_api_route("/health", Health, methods=["GET"], tags=["server"])
+    for part in (jobs, targets, environments, blobs, server):
+        app.include_router(part.router, dependencies=[Depends(owner)], responses=PROBLEMS)
+    app.include_router(attempts.router, responses=PROBLEMS)
+    return app
+
+
+def _connect(target: Target) -> Driver:
+    return drivers.connect(target.kind, target.config)
+
+
+def _ensure_local(parts: Parts, home: Home) -> None:
+    """Make sure that this machine is a target, with its folders where the home is now."""
+    there = {target.name: target for target in parts.targets.list()}
+    config = there["local"].config if "local" in there else {}
+    config |= {"root": str(home.target("local")), "blobs": [str(home.blobs)]}
+    parts.targets.save(Target(name="local", kind="local", config=config))

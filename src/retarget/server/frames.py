@@ -1,0 +1,68 @@
+"""Reads bodies that carry many files, as they arrive."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from retarget.blobs.folder import Blobs
+from retarget.core.errors import Invalid
+
+_LONGEST_HEADER = 1 << 16
+
+
+class Body:
+    """A request's body, read in the pieces its frames ask for."""
+
+    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
+        self._chunks = chunks
+        self._held = b""
+
+    async def exactly(self, size: int) -> bytes:
+        """Return that many bytes, or none at the clean end of the body."""
+        while len(self._held) < size:
+            chunk = await anext(self._chunks, b"")
+            if not chunk:
+                if self._held:
+                    raise Invalid("the body ends in the middle of a frame")
+                return b""
+            self._held += chunk
+        wanted, self._held = self._held[:size], self._held[size:]
+        return wanted
+
+    async def pieces(self, size: int) -> AsyncIterator[bytes]:
+        """Yield that many bytes as they come."""
+        while size:
+            if not self._held:
+                self._held = await anext(self._chunks, b"")
+                if not self._held:
+                    raise Invalid("the body ends in the middle of a frame")
+            piece, self._held = self._held[:size], self._held[size:]
+            size -= len(piece)
+            yield piece
+
+
+async def take_blobs(blobs: Blobs, body: Body) -> int:
+    """Store frames of 32 bytes digest, 8 bytes length, content. Return how many."""
+    count = 0
+    while head := await body.exactly(40):
+        size = int.from_bytes(head[32:], "big")
+        await blobs.take(body.pieces(size), digest=head[:32].hex())
+        count += 1
+    return count
+
+
+async def take_outputs(blobs: Blobs, body: Body) -> AsyncIterator[dict[str, Any]]:
+    """Store frames of 4 bytes length, JSON header with path and size, content."""
+    while head := await body.exactly(4):
+        length = int.from_bytes(head, "big")
+        if length > _LONGEST_HEADER:
+            raise Invalid("a frame's header is too long")
+        try:
+            header = json.loads(await body.exactly(length))
+            path, size = str(header["path"]), int(header["size"])
+        except (ValueError, KeyError, TypeError):
+            raise Invalid("a frame's header must be JSON with path and size") from None
+        if size < 0:
+            raise Invalid("a frame's size must not be negative")
+        digest = await blobs.take(body.pieces(size))
+        yield {"path": path, "size": size, "digest": digest}

@@ -1,0 +1,137 @@
+"""/api/attempts: the runners' door. Each opens with that attempt's own token only."""
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Annotated, Literal
+
+from anyio.to_thread import run_sync
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import FileResponse, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from retarget.blobs.folder import Blobs
+from retarget.control.parts import Parts
+from retarget.control.report import present, take_events
+from retarget.core.errors import Forbidden, Invalid
+from retarget.core.jobs import Job, Output
+from retarget.core.snapshots import decode
+from retarget.server.auth import PartsDep, RunnerKey
+from retarget.server.frames import Body, take_outputs
+from retarget.server.routes.blobs import BINARY_BODY, BYTES, Digests
+from retarget.server.views import Problem
+
+OVER = {410: {"model": Problem, "description": "The attempt is over"}}
+router = APIRouter(prefix="/api/attempts/{key}", tags=["runners"], responses={**OVER})
+
+_LARGEST = 64 << 20
+
+
+class RunnerEvent(BaseModel):
+    """Something that happened; which other fields there are depends on its kind."""
+
+    model_config = ConfigDict(extra="allow")
+
+    seq: Annotated[int, Field(ge=1)]
+    at: float
+    kind: str
+    outcome: str = "lost"
+    reason: str = ""
+    exit_code: int | None = None
+    gone: list[str] = []
+
+
+class Events(BaseModel):
+    events: list[RunnerEvent]
+
+
+class Taken(BaseModel):
+    confirmed: int
+    order: Literal["cancel"] | None
+
+
+class Size(BaseModel):
+    size: int
+
+
+class Kept(BaseModel):
+    kept: int
+
+
+@router.post("/events")
+def report_events(key: RunnerKey, body: Events, parts: PartsDep) -> Taken:
+    """Take in what happened, in order; what was confirmed before is passed over."""
+    events = [event.model_dump() for event in body.events]
+    confirmed, stop = take_events(parts, key, events)
+    return Taken(confirmed=confirmed, order="cancel" if stop else None)
+
+
+@router.put("/streams/{stream:path}", openapi_extra=BINARY_BODY)
+async def append_stream(
+    key: RunnerKey,
+    stream: str,
+    request: Request,
+    parts: PartsDep,
+    offset: Annotated[int, Query(ge=0)],
+) -> Size:
+    """Take in bytes at an offset, and tell how many there are: the sender goes on from there."""
+    content = await request.body()
+    if len(content) > _LARGEST:
+        raise Invalid(f"send at most {_LARGEST} bytes at once")
+    return Size(size=await run_sync(_append, parts, key, stream, offset, content))
+
+
+@router.post("/outputs", openapi_extra=BINARY_BODY)
+async def keep_outputs(key: RunnerKey, request: Request, parts: PartsDep) -> Kept:
+    """Take in output files: frames of 4 bytes length, JSON {path, size}, and the content."""
+    job, attempt = await run_sync(present, parts, key)
+    kept = 0
+    async for file in take_outputs(parts.blobs, Body(request.stream())):
+        output = Output(path=_checked(file["path"]), size=file["size"], digest=file["digest"])
+        await run_sync(parts.outputs.put, job.id, attempt.number, output)
+        kept += 1
+    return Kept(kept=kept)
+
+
+@router.get("/blobs/{digest}", response_class=FileResponse, responses={200: BYTES})
+def fetch_blob(key: RunnerKey, digest: str, parts: PartsDep) -> FileResponse:
+    """Give out a part of this job's own code."""
+    job, _ = present(parts, key)
+    _check_own(parts, job, {digest})
+    return FileResponse(parts.blobs.path(digest), media_type="application/octet-stream")
+
+
+@router.post("/blobs", response_class=StreamingResponse, responses={200: BYTES})
+def fetch_blobs(key: RunnerKey, asked: Digests, parts: PartsDep) -> StreamingResponse:
+    """Give out many parts of this job's own code, as frames."""
+    job, _ = present(parts, key)
+    _check_own(parts, job, set(asked.digests))
+    frames = _frames(parts.blobs, asked.digests)
+    return StreamingResponse(frames, media_type="application/octet-stream")
+
+
+def _append(parts: Parts, key: str, stream: str, offset: int, content: bytes) -> int:
+    job, _ = present(parts, key)
+    size = parts.streams.append(key, stream, offset, content)
+    parts.notify(job.id)
+    return size
+
+
+def _checked(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if len(parts) < 2 or parts[0] not in ("outputs", "logs") or ".." in parts or "\0" in path:
+        raise Invalid(f"path: {path[:200]!r} is not below outputs/ or logs/", field="path")
+    return str(PurePosixPath(path))
+
+
+def _check_own(parts: Parts, job: Job, digests: set[str]) -> None:
+    own = {job.spec.snapshot}
+    if job.spec.snapshot and not digests <= own:
+        own |= decode(parts.blobs.path(job.spec.snapshot).read_bytes()).digests()
+    if not digests <= own:
+        raise Forbidden("that blob is not a part of this job's code")
+
+
+def _frames(blobs: Blobs, digests: list[str]) -> Iterator[bytes]:
+    for digest in digests:
+        content = blobs.path(digest).read_bytes()
+        yield bytes.fromhex(digest) + len(content).to_bytes(8, "big") + content

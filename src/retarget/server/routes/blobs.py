@@ -1,0 +1,53 @@
+"""/api/blobs: bytes named by their digest."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Request
+from fastapi.responses import FileResponse
+from pydantic import BaseModel, Field
+
+from retarget.server.auth import PartsDep
+from retarget.server.frames import Body, take_blobs
+
+router = APIRouter(prefix="/api/blobs", tags=["blobs"])
+
+BYTES = {
+    "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+}
+BINARY_BODY = {"requestBody": {"required": True} | BYTES}
+
+
+class Digests(BaseModel):
+    digests: Annotated[list[str], Field(max_length=50_000)]
+
+
+class Missing(BaseModel):
+    missing: list[str]
+
+
+class Stored(BaseModel):
+    stored: int
+
+
+@router.post("/missing")
+def missing_blobs(asked: Digests, parts: PartsDep) -> Missing:
+    """Tell which of these the server does not have."""
+    return Missing(missing=parts.blobs.missing(asked.digests, now=parts.now()))
+
+
+@router.post("", openapi_extra=BINARY_BODY)
+async def put_blobs(request: Request, parts: PartsDep) -> Stored:
+    """Store many: frames of 32 bytes digest, 8 bytes length (big-endian) and the content."""
+    return Stored(stored=await take_blobs(parts.blobs, Body(request.stream())))
+
+
+@router.put("/{digest}", openapi_extra=BINARY_BODY)
+async def put_blob(digest: str, request: Request, parts: PartsDep) -> Stored:
+    """Store one. Content that does not have this digest is refused."""
+    await parts.blobs.take(request.stream(), digest=digest)
+    return Stored(stored=1)
+
+
+@router.get("/{digest}", response_class=FileResponse, responses={200: BYTES})
+def get_blob(digest: str, parts: PartsDep) -> FileResponse:
+    return FileResponse(parts.blobs.path(digest), media_type="application/octet-stream")

@@ -1,0 +1,62 @@
+"""/api/environments: definitions, their names, and where they are built."""
+
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from retarget.control import environments
+from retarget.core.environments import Environment
+from retarget.core.errors import Invalid
+from retarget.core.names import check_name
+from retarget.server.auth import PartsDep
+from retarget.server.views import Built, EnvironmentView
+from retarget.store.environments import Known
+
+router = APIRouter(prefix="/api/environments", tags=["environments"])
+
+
+class Removed(BaseModel):
+    removed: list[str]
+
+
+@router.get("")
+def list_environments(parts: PartsDep) -> list[EnvironmentView]:
+    built = environments.built(parts)
+    return [_view(known, built) for known in parts.environments.list()]
+
+
+@router.get("/{environment}")
+def show_environment(environment: str, parts: PartsDep) -> EnvironmentView:
+    """Show one, by its name, its digest, or eight or more digits of that."""
+    return _view(parts.environments.find(environment), environments.built(parts))
+
+
+@router.put("/{name}")
+def name_environment(name: str, definition: Environment, parts: PartsDep) -> EnvironmentView:
+    """Register a definition under a name."""
+    check_name(name)
+    if definition.kind != "system":
+        raise Invalid("kind: only a system-managed environment can be registered", field="kind")
+    parts.environments.name(name, definition, parts.now())
+    return _view(parts.environments.find(name), environments.built(parts))
+
+
+@router.delete("/{environment}")
+def remove_environment(environment: str, parts: PartsDep) -> Removed:
+    """Remove a definition with its names, and what targets have built of it."""
+    return Removed(removed=environments.remove(parts, parts.environments.find(environment).digest))
+
+
+def _view(known: Known, built: dict[str, list[dict[str, Any]]]) -> EnvironmentView:
+    definition = known.environment.model_dump(include={"kind", "python"})
+    return EnvironmentView(
+        **definition,
+        channels=list(known.environment.channels),
+        conda=list(known.environment.conda),
+        pip=list(known.environment.pip),
+        name=known.name,
+        digest=known.digest,
+        created=known.created,
+        built=[Built.model_validate(each) for each in built.get(known.digest, [])],
+    )

@@ -1,0 +1,70 @@
+"""/api/targets: places to run."""
+
+from fastapi import APIRouter
+
+from retarget import drivers
+from retarget.control import submit
+from retarget.control.parts import Parts
+from retarget.core.errors import Invalid
+from retarget.core.jobs import Attempt, Job
+from retarget.core.targets import Target
+from retarget.server.auth import PartsDep
+from retarget.server.views import KindView, TargetView, Used
+
+router = APIRouter(prefix="/api/targets", tags=["targets"])
+
+
+@router.get("")
+def list_targets(parts: PartsDep) -> list[TargetView]:
+    return [_view(parts, target) for target in parts.targets.list()]
+
+
+@router.get("/kinds")
+def list_kinds() -> list[KindView]:
+    """List the kinds of compute this server knows, each with the form of its configuration."""
+    return [_kind(kind) for kind in drivers.kinds()]
+
+
+@router.get("/{name}")
+def show_target(name: str, parts: PartsDep) -> TargetView:
+    return _view(parts, parts.targets.find(name))
+
+
+@router.post("/{name}/check")
+def check_target(name: str, parts: PartsDep) -> TargetView:
+    """Ask a target about itself now."""
+    submit.check(parts, parts.targets.find(name))
+    return _view(parts, parts.targets.find(name))
+
+
+def _view(parts: Parts, target: Target) -> TargetView:
+    live = [pair for pair in parts.jobs.live() if pair[1].target == target.name]
+    queued = [job for job in parts.jobs.queued() if job.spec.target == target.name]
+    return TargetView(
+        **target.model_dump(exclude={"facts"}),
+        facts=target.facts,
+        jobs={"running": len(live), "queued": len(queued)},
+        used=_used(live),
+    )
+
+
+def _used(live: list[tuple[Job, Attempt]]) -> Used:
+    specs = [job.spec for job, _ in live]
+    return Used(
+        cpus=sum(spec.cpus * spec.nodes for spec in specs),
+        memory=sum((spec.memory or 0) * spec.nodes for spec in specs),
+        gpus=sum(spec.gpus * spec.nodes for spec in specs),
+    )
+
+
+def _kind(kind: str) -> KindView:
+    try:
+        driver = drivers.load(kind)
+    except Invalid as missing:
+        return KindView(kind=kind, description="", config_schema=None, missing=str(missing))
+    return KindView(
+        kind=kind,
+        description=(drivers.about(kind)),
+        config_schema=driver.Config.model_json_schema(),
+        missing=None,
+    )

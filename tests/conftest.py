@@ -1,0 +1,76 @@
+"""A home of its own for every test that needs one, and the real command to use it with."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+COMMAND = str(Path(sys.executable).parent / "retarget")
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A fresh RETARGET_HOME. At the end its server is stopped, and no process may remain."""
+    path = tmp_path / "home"
+    monkeypatch.setenv("RETARGET_HOME", str(path))
+    for name in ("RETARGET_URL", "RETARGET_TOKEN", "RETARGET_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    yield path
+    stopped = subprocess.run([COMMAND, "server", "stop"], capture_output=True, timeout=60)
+    left = _processes_left(path, patience=10.0)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert stopped.returncode == 0, stopped.stderr.decode()
+    assert not left, f"these outlived the test: {left}"
+
+
+@pytest.fixture
+def retarget(home: Path, tmp_path: Path) -> Cli:
+    """The `retarget` command: `retarget("run", "x.py", cwd=folder, env={...}, timeout=60)`."""
+
+    def run(
+        *args: str | Path,
+        cwd: Path | None = None,
+        env: dict[str, str] | None = None,
+        input: str | None = None,
+        timeout: float = 60,
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [COMMAND, *map(str, args)],
+            cwd=cwd or tmp_path,
+            env=os.environ | (env or {}),
+            input=input,
+            stdin=subprocess.DEVNULL if input is None else None,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    return run
+
+
+def _processes_left(home: Path, *, patience: float) -> dict[int, str]:
+    deadline = time.monotonic() + patience
+    while (left := _processes_of(home)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+def _processes_of(home: Path) -> dict[int, str]:
+    """Return who was started for this home: the server, its runners, their scripts."""
+    found: dict[int, str] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            if f"RETARGET_HOME={home}\0".encode() in (entry / "environ").read_bytes():
+                found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue  # it has just ended, or is somebody else's
+    return found

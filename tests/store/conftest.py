@@ -1,0 +1,233 @@
+"""Every test runs on SQLite and on a real PostgreSQL that lives as long as the test session."""
+
+import glob
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+
+from retarget.core.jobs import Attempt, Job, JobSpec
+from retarget.core.names import new_id
+from retarget.core.states import JobState
+from retarget.core.targets import Share, Target
+from retarget.store.engine import migrate, open_engine
+from retarget.store.environments import Environments
+from retarget.store.jobs import Jobs
+from retarget.store.outputs import Outputs
+from retarget.store.targets import Targets
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database that is empty."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/retarget.db"
+        return
+    cluster: Cluster = request.getfixturevalue("cluster")
+    name = cluster.create()
+    yield cluster.url(name)
+    cluster.drop(name)
+
+
+@pytest.fixture
+def engine(address: str) -> Iterator[Engine]:
+    engine = open_engine(address)
+    migrate(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def other(engine: Engine, address: str) -> Iterator[Engine]:
+    """The engine of a second server on the same database."""
+    other = open_engine(address)
+    migrate(other)
+    yield other
+    other.dispose()
+
+
+@pytest.fixture
+def jobs(engine: Engine) -> Jobs:
+    return Jobs(engine)
+
+
+@pytest.fixture
+def outputs(engine: Engine) -> Outputs:
+    return Outputs(engine)
+
+
+@pytest.fixture
+def targets(engine: Engine) -> Targets:
+    targets = Targets(engine)
+    targets.save(Target(name="local", kind="local"))
+    return targets
+
+
+@pytest.fixture
+def environments(engine: Engine) -> Environments:
+    return Environments(engine)
+
+
+@pytest.fixture
+def add(jobs: Jobs) -> Callable[..., Job]:
+    """Adds a job a second younger than the last one."""
+    clock = iter(range(1_000, 1_000_000))
+
+    def add_one(name: str | None = None, **spec: Any) -> Job:
+        now = float(next(clock))
+        job = Job(
+            id=new_id(now),
+            name=name or f"job-{now:.0f}",
+            state=JobState.QUEUED,
+            reason="waits for room",
+            version=0,
+            spec=JobSpec.model_validate({"command": ["python", "train.py"], **spec}),
+            created=now,
+            changed=now,
+        )
+        jobs.add(job)
+        return job
+
+    return add_one
+
+
+@pytest.fixture
+def place(jobs: Jobs, targets: Targets) -> Callable[[Job], Job]:
+    """Places a queued job's next attempt on its target."""
+
+    def place_one(job: Job) -> Job:
+        number = job.attempt + 1
+        attempt = Attempt(
+            key=f"{job.id}-{number}",
+            job_id=job.id,
+            number=number,
+            target=job.spec.target,
+            shares=(Share(node="n", gpus=("0", "1")),),
+            created=50.0,
+        )
+        seen = targets.placements(job.spec.target)
+        return jobs.place(job, attempt, reason="there is room", now=50.0, seen=seen)
+
+    return place_one
+
+
+@pytest.fixture
+def race() -> Callable[[list[Callable[[], Any]]], list[Any]]:
+    """Runs all at once, each in its thread; gives what each returned or raised."""
+
+    def run(racers: list[Callable[[], Any]]) -> list[Any]:
+        start = threading.Barrier(len(racers))
+        ends: list[Any] = [None] * len(racers)
+
+        def one(index: int) -> None:
+            start.wait()
+            try:
+                ends[index] = racers[index]()
+            except Exception as error:  # noqa: BLE001  the test looks at it
+                ends[index] = error
+
+        threads = [threading.Thread(target=one, args=(index,)) for index in range(len(racers))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return ends
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def cluster() -> "Iterator[Cluster]":
+    programs = _postgresql_programs()
+    if programs is None:
+        message = "PostgreSQL is not installed: found no initdb and pg_ctl"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    folder = Path(tempfile.mkdtemp(prefix="rt-pg-", dir="/tmp"))  # a socket's path must be short
+    cluster = Cluster(programs, folder)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Cluster:
+    """A PostgreSQL of our own, on a socket in a folder of its own."""
+
+    def __init__(self, programs: Path, folder: Path) -> None:
+        self.programs = programs
+        self.folder = folder
+        self.user = _ordinary_user()
+        self.made = 0
+
+    def start(self) -> None:
+        if self.user is not None:
+            os.chown(self.folder, self.user.pw_uid, self.user.pw_gid)
+        self._run("initdb", "-U", "tester", "-A", "trust", "-E", "UTF8", "--no-sync")
+        options = f"-k {self.folder} -c listen_addresses= -c fsync=off -c full_page_writes=off"
+        self._run("pg_ctl", "-w", "-l", f"{self.folder}/log", "-o", options, "start")
+        self.admin = create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT")
+
+    def stop(self) -> None:
+        if (self.folder / "data" / "postmaster.pid").exists():
+            self.admin.dispose()
+            self._run("pg_ctl", "-w", "-m", "immediate", "stop")
+
+    def url(self, database: str) -> str:
+        return f"postgresql+psycopg://tester@/{database}?host={self.folder}"
+
+    def create(self) -> str:
+        self.made += 1
+        with self.admin.connect() as db:
+            db.execute(text(f"CREATE DATABASE test_{self.made}"))
+        return f"test_{self.made}"
+
+    def drop(self, database: str) -> None:
+        with self.admin.connect() as db:
+            db.execute(text(f"DROP DATABASE {database} WITH (FORCE)"))
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [str(self.programs / program), "-D", f"{self.folder}/data", *arguments]
+        user = self.user
+        # pg_ctl's child keeps its output open: a pipe would never end
+        with tempfile.TemporaryFile() as said:
+            ended = subprocess.run(
+                command,
+                cwd=self.folder,
+                stdout=said,
+                stderr=said,
+                check=False,
+                user=user and user.pw_uid,
+                group=user and user.pw_gid,
+                extra_groups=user and [],
+            )
+            said.seek(0)
+            assert ended.returncode == 0, said.read().decode()
+
+
+def _postgresql_programs() -> Path | None:
+    on_path = [Path(found).parent for found in [shutil.which("pg_ctl")] if found]
+    installed = sorted(map(Path, glob.glob("/usr/lib/postgresql/*/bin")), reverse=True)
+    for folder in [*on_path, *installed]:
+        if (folder / "initdb").exists() and (folder / "pg_ctl").exists():
+            return folder
+    return None
+
+
+def _ordinary_user() -> pwd.struct_passwd | None:
+    # PostgreSQL refuses to be run by root
+    if os.geteuid() != 0:
+        return None
+    known = {user.pw_name: user for user in pwd.getpwall()}
+    return known.get("postgres") or known["nobody"]

@@ -1,0 +1,50 @@
+"""Outputs in SQL: what each attempt left, by path."""
+
+from collections.abc import Callable
+
+import pytest
+
+from retarget.core.errors import NotFound
+from retarget.core.jobs import Job, Output
+from retarget.store.outputs import Outputs
+
+
+def test_outputs_belong_to_one_attempt_and_come_by_path(
+    outputs: Outputs, add: Callable[..., Job]
+) -> None:
+    job, another = add(), add()
+    paths = ("outputs/b", "outputs/B", "outputs/a/é x", "outputs/a")
+    for path in paths:
+        outputs.put(job.id, 1, Output(path=path, size=5_000_000_000, digest="d"))
+    outputs.put(job.id, 2, Output(path="outputs/other", size=0, digest="e"))
+    outputs.put(another.id, 1, Output(path="outputs/c", size=0, digest="e"))
+    assert [output.path for output in outputs.list(job.id, 1)] == sorted(paths)
+    assert outputs.list(job.id, 2) == [Output(path="outputs/other", size=0, digest="e")]
+    assert outputs.find(job.id, 1, "outputs/b").size == 5_000_000_000
+
+
+def test_a_file_written_again_replaces_the_first(outputs: Outputs, add: Callable[..., Job]) -> None:
+    job = add()
+    outputs.put(job.id, 1, Output(path="outputs/a", size=1, digest="d"))
+    outputs.put(job.id, 1, Output(path="outputs/a", size=2, digest="e"))
+    assert outputs.list(job.id, 1) == [Output(path="outputs/a", size=2, digest="e")]
+
+
+def test_a_file_that_is_not_there_is_told(outputs: Outputs, add: Callable[..., Job]) -> None:
+    job = add()
+    with pytest.raises(NotFound, match="attempt 1 left no file 'outputs/x'; it left none"):
+        outputs.find(job.id, 1, "outputs/x")
+    outputs.put(job.id, 1, Output(path="outputs/a", size=1, digest="d"))
+    with pytest.raises(NotFound, match="it left outputs/a"):
+        outputs.find(job.id, 1, "outputs/x")
+    with pytest.raises(NotFound, match="no job 'x'"):
+        outputs.put("x", 1, Output(path="outputs/a", size=1, digest="d"))
+
+
+def test_a_file_is_removed_once_and_again(outputs: Outputs, add: Callable[..., Job]) -> None:
+    job = add()
+    outputs.put(job.id, 1, Output(path="outputs/a", size=1, digest="d"))
+    outputs.put(job.id, 1, Output(path="outputs/b", size=1, digest="d"))
+    outputs.remove(job.id, 1, "outputs/a")
+    outputs.remove(job.id, 1, "outputs/a")
+    assert [output.path for output in outputs.list(job.id, 1)] == ["outputs/b"]
