@@ -1,10 +1,13 @@
 """Environments across targets: where each is built, and removing them everywhere."""
 
+import logging
 from typing import Any
 
 from retarget.control.parts import Parts
 from retarget.core.driver import Caches
 from retarget.core.errors import TargetUnreachable
+
+_log = logging.getLogger(__name__)
 
 
 def built(parts: Parts) -> dict[str, list[dict[str, Any]]]:
@@ -18,8 +21,8 @@ def built(parts: Parts) -> dict[str, list[dict[str, Any]]]:
             for each in driver.environments():
                 facts = {name: each[name] for name in ("how", "size", "seconds", "built")}
                 found.setdefault(each["digest"], []).append({"target": target.name, **facts})
-        except TargetUnreachable:
-            continue
+        except TargetUnreachable as error:
+            _log.warning("target %s: %s", target.name, error)
     return found
 
 

@@ -9,18 +9,22 @@ from retarget.core.jobs import Attempt, Job
 from retarget.core.states import FINAL, Event, JobState
 from retarget.store.jobs import AttemptChange
 
+_TRIES = 20
 _ENDS = frozenset({Event.SUCCEEDED, Event.FAILED, Event.STOPPED, Event.RETRIED})
 
 
 def take_events(parts: Parts, key: str, events: list[dict[str, Any]]) -> tuple[int, bool]:
     """Take in the events not seen before. Return how many are, and whether to stop."""
-    while True:
+    conflict = Conflict("the job keeps moving")
+    for _ in range(_TRIES):
         job, attempt = present(parts, key)
         try:
             job, confirmed = _take(parts, job, attempt, events)
-        except Conflict:
+        except Conflict as error:
+            conflict = error
             continue  # it moved meanwhile, by an order or another server: look again
         return confirmed, job.state is JobState.CANCELING
+    raise conflict
 
 
 def present(parts: Parts, key: str) -> tuple[Job, Attempt]:

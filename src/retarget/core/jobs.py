@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from retarget.core.environments import Environment
 from retarget.core.errors import Invalid
@@ -12,6 +12,9 @@ from retarget.core.states import JobState
 from retarget.core.targets import Share
 from retarget.core.units import parse_duration, parse_memory
 from retarget.core.values import Value
+
+_LONGEST = 131_000  # bytes: Linux gives one argument 128 KiB
+_MOST = 600_000  # bytes of all arguments, and of all variables: 2 MiB hold both and the machine's
 
 
 def _name(value: str) -> str:
@@ -26,15 +29,35 @@ def _told(rule: Any, value: Any) -> Any:
         raise ValueError(str(error).partition(": ")[2] or str(error)) from None
 
 
-def _no_nul(value: str) -> str:
+def _for_a_process(value: str) -> str:
     if "\0" in value:
         raise ValueError("a NUL character cannot be given to a process")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise ValueError("this cannot be written as UTF-8") from None
+    if size > _LONGEST:
+        raise ValueError(f"{size:,} bytes are too long; a process takes at most {_LONGEST:,} bytes")
     return value
 
 
 def _variable(value: str) -> str:
-    if not value or "=" in value or "\0" in value:
+    if not value or "=" in value:
         raise ValueError(f"{value!r} is not the name of an environment variable")
+    return _for_a_process(value)
+
+
+def _all_together(value: dict[str, str]) -> dict[str, str]:
+    size = sum(len(name) + len(text.encode()) + 10 for name, text in value.items())
+    if size > _MOST:
+        raise ValueError(f"{size:,} bytes of variables are too many; at most {_MOST:,} fit")
+    return value
+
+
+def _not_too_many(value: tuple[str, ...]) -> tuple[str, ...]:
+    size = sum(len(word.encode()) + 10 for word in value)
+    if size > _MOST:
+        raise ValueError(f"{size:,} bytes of arguments are too many; at most {_MOST:,} fit")
     return value
 
 
@@ -47,21 +70,25 @@ def _digest(value: str) -> str:
 Name = Annotated[str, AfterValidator(_name)]
 Memory = Annotated[int, BeforeValidator(lambda value: _told(parse_memory, value))]
 Seconds = Annotated[float, BeforeValidator(lambda value: _told(parse_duration, value))]
-Argument = Annotated[str, StringConstraints(max_length=131_000), AfterValidator(_no_nul)]
+Argument = Annotated[str, AfterValidator(_for_a_process)]
+Arguments = Annotated[
+    tuple[Argument, ...], Field(min_length=1, max_length=10_000), AfterValidator(_not_too_many)
+]
 Variable = Annotated[str, AfterValidator(_variable)]
+Variables = Annotated[dict[Variable, Argument], AfterValidator(_all_together)]
 Digest = Annotated[str, AfterValidator(_digest)]
 
 
 class JobSpec(Value):
     """What the user asked for. A rerun takes it again, word for word."""
 
-    command: Annotated[tuple[Argument, ...], Field(min_length=1)]
+    command: Arguments
     name: Name | None = None
     experiment: Name = "default"
     target: Name = "local"
     snapshot: Digest | None = None
     environment: Environment = Environment()
-    env: dict[Variable, Argument] = {}
+    env: Variables = {}
     cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1
     memory: Memory | None = None
     gpus: Annotated[int, Field(ge=0)] = 0

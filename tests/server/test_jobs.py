@@ -1,0 +1,281 @@
+"""Jobs from the outside: what is asked for happens, and everything says why."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blake3 import blake3
+
+from retarget.core.snapshots import Entry, Manifest
+from tests.server.conftest import Api
+
+Hold = Callable[[str], dict[str, Any]]
+
+
+def log(api: Api, name: str, **query: Any) -> bytes:
+    return api.ask("GET", f"/api/jobs/{name}/logs", **query).content
+
+
+def frame(content: bytes) -> bytes:
+    return blake3(content).digest() + len(content).to_bytes(8, "big") + content
+
+
+def send(api: Api, files: dict[str, bytes]) -> str:
+    """Send a snapshot of these files."""
+    entries = [
+        Entry(path=path, size=len(content), digest=blake3(content).hexdigest())
+        for path, content in files.items()
+    ]
+    manifest = Manifest(tuple(entries))
+    body = b"".join(map(frame, (*files.values(), manifest.encode())))
+    assert api.ask("POST", "/api/blobs", body).json == {"stored": len(files) + 1}
+    return manifest.digest
+
+
+def test_a_job_runs_and_everything_about_it_is_there(api: Api) -> None:
+    script = "import sys; open('outputs/a.txt', 'w').write('kept'); print('hi', sys.argv[1])"
+    snapshot = send(api, {"main.py": script.encode()})
+    job = api.submit("python", "main.py", "there", snapshot=snapshot)
+    assert (job["state"], job["attempt"]) == ("queued", 0)
+    done = api.wait(job["name"])
+    assert (done["state"], done["exit_code"], done["attempt"]) == ("succeeded", 0, 1)
+    assert done["created"] <= done["started"] <= done["ended"]
+    assert log(api, job["name"]) == b"hi there\n"
+    assert log(api, job["id"], offset=3) == b"there\n"
+    (output,) = api.ask("GET", f"/api/jobs/{job['name']}/outputs").json
+    assert (output["path"], output["size"]) == ("outputs/a.txt", 4)
+    assert api.ask("GET", f"/api/jobs/{job['name']}/outputs/outputs/a.txt").content == b"kept"
+    moves = api.ask("GET", f"/api/jobs/{job['name']}/history").json
+    assert [move["state"] for move in moves] == [
+        "queued",
+        "launching",
+        "preparing",
+        "running",
+        "finalizing",
+        "succeeded",
+    ]
+    assert all(move["reason"] for move in moves)
+
+
+def test_a_failure_says_so(api: Api) -> None:
+    job = api.wait(api.submit("sh", "-c", "echo no; exit 3")["name"])
+    assert (job["state"], job["exit_code"]) == ("failed", 3)
+    assert job["reason"] == "the script ended with exit code 3"
+
+
+def test_a_killed_script_names_the_signal(api: Api) -> None:
+    job = api.wait(api.submit("sh", "-c", "kill -SEGV $$")["name"])
+    assert (job["exit_code"], job["reason"]) == (139, "the script was killed by SIGSEGV")
+
+
+def test_a_command_that_is_not_there_fails_with_127(api: Api) -> None:
+    job = api.wait(api.submit("no-such-command")["name"])
+    assert (job["state"], job["exit_code"]) == ("failed", 127)
+    assert job["reason"] == "there is no command 'no-such-command' on this machine"
+
+
+def test_retries_try_again_with_a_new_attempt(api: Api, tmp_path: Path) -> None:
+    tries = tmp_path / "tries"
+    command = f"echo x >> {tries}; echo try $(wc -l < {tries}); test $(wc -l < {tries}) = 3"
+    job = api.wait(api.submit("sh", "-c", command, retries=3)["name"])
+    assert (job["state"], job["attempt"], job["exit_code"]) == ("succeeded", 3, 0)
+    assert [attempt["exit_code"] for attempt in job["attempts"]] == [1, 1, 0]
+    assert log(api, job["name"]) == b"try 3\n"
+    assert log(api, job["name"], attempt=1) == b"try 1\n"
+
+
+def test_retries_end(api: Api) -> None:
+    job = api.wait(api.submit("false", retries=1)["name"])
+    assert (job["state"], job["attempt"]) == ("failed", 2)
+
+
+def test_a_timeout_ends_it(api: Api) -> None:
+    job = api.wait(api.submit("sleep", "60", timeout=0.3)["name"])
+    assert (job["state"], job["exit_code"]) == ("failed", 124)
+    assert job["reason"] == "timed out: it ran longer than 0.3 s"
+
+
+def test_a_running_job_is_canceled_with_all_its_processes(api: Api) -> None:
+    name = api.submit("sh", "-c", "setsid sleep 987654 & sleep 987654; wait")["name"]
+    api.wait(name, "running")
+    answer = api.ask("POST", f"/api/jobs/{name}/cancel")
+    assert (answer.status, answer.json["state"]) == (202, "canceling")
+    assert api.wait(name)["state"] == "canceled"
+    commands = [
+        (entry / "cmdline").read_bytes()
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit() and (entry / "cmdline").exists()
+    ]
+    assert not any(b"987654" in command for command in commands)
+    again = api.ask("POST", f"/api/jobs/{name}/cancel")
+    assert (again.status, again.json["error"]) == (409, "Conflict")
+
+
+def test_a_waiting_job_says_why_and_can_be_canceled(api: Api, all_cpus: Hold) -> None:
+    all_cpus("holder")
+    api.submit("true", name="first")
+    api.submit("true", name="second", priority=-1)
+    time.sleep(0.3)
+    why = api.ask("GET", "/api/jobs/first/why").json
+    assert why["state"] == "queued"
+    assert "1 CPU (0 of" in why["reason"]
+    assert "held by holder" in why["reason"]
+    assert why["behind"] == ["holder"]
+    assert api.ask("GET", "/api/jobs/second/why").json["behind"] == ["holder", "first"]
+    assert api.job("second")["reason"].startswith("waiting behind first")
+    assert api.ask("POST", "/api/jobs/first/cancel").json["state"] == "canceled"
+    api.ask("POST", "/api/jobs/holder/cancel")
+    assert api.wait("second")["state"] == "succeeded"
+
+
+def test_priority_goes_first(api: Api, all_cpus: Hold) -> None:
+    cpus = all_cpus("gate")["cpus"]
+    for name, priority in (("low", 0), ("high", 5), ("mid", 1)):
+        api.submit("true", name=name, priority=priority, cpus=cpus)
+    api.ask("POST", "/api/jobs/gate/cancel")
+    started = {name: api.wait(name)["started"] for name in ("low", "mid", "high")}
+    assert started["high"] < started["mid"] < started["low"]
+
+
+def test_a_follower_gets_every_byte_as_it_comes(api: Api) -> None:
+    name = api.submit("sh", "-c", "for i in 1 2 3; do printf 'x%s\\r' $i; sleep 0.1; done")["name"]
+    assert log(api, name, follow="true") == b"x1\rx2\rx3\r"
+    assert api.job(name)["state"] == "succeeded"
+
+
+def test_waiting_answers_as_soon_as_something_moves(api: Api) -> None:
+    job = api.submit("sleep", "0.5")
+    running = api.wait(job["name"], "running")
+    began = time.monotonic()
+    moved = api.ask("GET", f"/api/jobs/{job['name']}", wait=20, version=running["version"])
+    assert moved.json["version"] > running["version"]
+    assert time.monotonic() - began < 10
+
+
+def test_ranks_are_merged_by_line_and_readable_one_by_one(api: Api) -> None:
+    code = "import os; print('of', os.environ['WORLD_SIZE']); print('me', os.environ['RANK'])"
+    name = api.submit("python", "-c", code, processes_per_node=3)["name"]
+    lines = log(api, name, follow="true").decode().splitlines()
+    assert sorted(lines) == sorted(
+        f"[rank {rank}] {text}" for rank in range(3) for text in ("of 3", f"me {rank}")
+    )
+    assert log(api, name, stream="rank-1") == b"of 3\nme 1\n"
+
+
+def test_the_first_failing_rank_is_the_reason(api: Api) -> None:
+    code = "import os, sys, time; os.environ['RANK'] == '1' and sys.exit(9); time.sleep(60)"
+    job = api.wait(api.submit("python", "-c", code, processes_per_node=2)["name"])
+    assert (job["exit_code"], job["reason"]) == (9, "rank 1 ended with exit code 9")
+
+
+def test_files_under_logs_stream(api: Api) -> None:
+    code = "import time; f = open('logs/train.log', 'w', 1); print('one', file=f); time.sleep(30)"
+    name = api.submit("python", "-c", code)["name"]
+    api.wait(name, "running")
+    deadline = time.monotonic() + 15
+    while log(api, name, stream="logs/train.log") != b"one\n":
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    api.ask("POST", f"/api/jobs/{name}/cancel")
+
+
+def test_a_rerun_is_the_same_again(api: Api) -> None:
+    first = api.wait(api.submit("sh", "-c", "echo $X", env={"X": "y"}, name="once")["name"])
+    again = api.ask("POST", "/api/jobs/once/rerun", {"name": "twice"}).json
+    assert (again["name"], again["command"], again["env"]) == (
+        "twice",
+        first["command"],
+        {"X": "y"},
+    )
+    assert api.wait("twice")["state"] == "succeeded"
+    assert log(api, "twice") == b"y\n"
+
+
+def test_a_name_is_taken_until_its_job_is_deleted(api: Api) -> None:
+    api.wait(api.submit("true", name="taken")["name"])
+    answer = api.ask("POST", "/api/jobs", {"command": ["true"], "name": "taken"})
+    assert (answer.status, answer.json["error"]) == (409, "Conflict")
+    api.cleared()
+    assert api.ask("DELETE", "/api/jobs/taken").status == 204
+    assert api.ask("GET", "/api/jobs/taken").status == 404
+    api.wait(api.submit("true", name="taken")["name"])
+
+
+def test_a_running_job_is_not_deleted(api: Api) -> None:
+    api.submit("sleep", "60", name="busy")
+    answer = api.ask("DELETE", "/api/jobs/busy")
+    assert answer.status == 409
+    assert "cancel it first" in answer.json["message"]
+    api.ask("POST", "/api/jobs/busy/cancel")
+
+
+def test_listing_filters_and_pages(api: Api) -> None:
+    names = [api.submit("true", experiment="paged")["name"] for _ in range(5)]
+    for name in names:
+        api.wait(name)
+    listed = api.ask("GET", "/api/jobs", experiment="paged").json
+    assert [job["name"] for job in listed] == names[::-1]
+    page = api.ask("GET", "/api/jobs", experiment="paged", limit=2, before=listed[1]["id"]).json
+    assert [job["name"] for job in page] == names[2::-1][:2]
+    assert api.ask("GET", "/api/jobs", experiment="paged", state="failed").json == []
+
+
+def test_blobs_are_checked_and_collected(api: Api) -> None:
+    content = b"nobody refers to this"
+    digest = blake3(content).hexdigest()
+    wrong = api.ask("PUT", f"/api/blobs/{'0' * 64}", content)
+    assert (wrong.status, wrong.json["field"]) == (422, "digest")
+    assert api.ask("POST", "/api/blobs", frame(content)[:-3]).status == 422
+    assert api.ask("GET", f"/api/blobs/{digest}").status == 404
+    assert api.ask("PUT", f"/api/blobs/{digest}", content).status == 200
+    kept = send(api, {"a.py": b"print(1)"})
+    api.wait(api.submit("python", "a.py", snapshot=kept)["name"])
+    api.ask("POST", "/api/server/collect")
+    assert api.ask("GET", f"/api/blobs/{digest}").content == content
+    assert api.ask("POST", "/api/server/collect", keep=0).json["blobs"] >= 1
+    assert api.ask("GET", f"/api/blobs/{digest}").status == 404
+    missing = api.ask("POST", "/api/blobs/missing", {"digests": [kept, digest]}).json
+    assert missing == {"missing": [digest]}
+    assert not list(api.home.rglob("*.part"))
+
+
+def test_a_snapshot_with_a_file_that_was_never_sent_is_refused(api: Api) -> None:
+    manifest = Manifest((Entry(path="a", size=1, digest="1" * 64),)).encode()
+    api.ask("POST", "/api/blobs", frame(manifest))
+    asked = {"command": ["true"], "snapshot": blake3(manifest).hexdigest()}
+    answer = api.ask("POST", "/api/jobs", asked)
+    assert answer.json["message"] == "snapshot: 1 of its files were never sent"
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "outputs", "a//b", ""])
+def test_a_manifest_that_would_leave_its_folder_is_refused(api: Api, path: str) -> None:
+    rows = [{"path": path, "size": 0, "digest": blake3(b"").hexdigest()}]
+    if path == "outputs":
+        rows.append({"path": "outputs/x", "size": 0, "digest": blake3(b"").hexdigest()})
+    manifest = json.dumps({"version": 1, "entries": rows}).encode()
+    api.ask("POST", "/api/blobs", frame(manifest) + frame(b""))
+    asked = {"command": ["true"], "snapshot": blake3(manifest).hexdigest()}
+    answer = api.ask("POST", "/api/jobs", asked)
+    assert (answer.status, answer.json["field"]) == (422, "snapshot")
+
+
+def test_the_plan_of_a_job_changes_nothing(api: Api) -> None:
+    before = api.ask("GET", "/api/jobs", limit=1000).json
+    plan = api.ask("POST", "/api/jobs/plan", {"command": ["true"], "cpus": 1}).json
+    assert plan["target"] == plan["kind"] == "local"
+    assert plan["launch"]["command"] == ["true"]
+    assert plan["native"]
+    assert api.ask("GET", "/api/jobs", limit=1000).json == before
+
+
+def test_targets_and_kinds_tell_what_they_have(api: Api) -> None:
+    checked = api.ask("POST", "/api/targets/local/check").json
+    assert checked["facts"]["nodes"][0]["cpus"] >= 1
+    (kind,) = [
+        kind for kind in api.ask("GET", "/api/targets/kinds").json if kind["kind"] == "local"
+    ]
+    assert kind["description"]
+    assert "root" in kind["config_schema"]["properties"]
