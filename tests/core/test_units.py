@@ -20,7 +20,7 @@ def test_memory_is_read_as_people_write_it(text: str | int, size: int) -> None:
 
 @pytest.mark.parametrize("text", ["3x", "", "-1g", "0", "0.4", "1e3", "g", "1 2g", "9" * 40 + "t"])
 def test_other_amounts_of_memory_are_refused_by_name(text: str) -> None:
-    with pytest.raises(Invalid, match="memory: .* is not an amount"):
+    with pytest.raises(Invalid, match=r"memory: .* is not an amount"):
         parse_memory(text)
 
 
@@ -33,7 +33,7 @@ def test_durations_are_read_as_people_write_them(text: str, seconds: float) -> N
 
 @pytest.mark.parametrize("text", ["", "soon", "-5", "0", "1h 30m", "5x", "nan", "inf"])
 def test_other_durations_are_refused_by_name(text: str) -> None:
-    with pytest.raises(Invalid, match="timeout: .* is not a duration"):
+    with pytest.raises(Invalid, match=r"timeout: .* is not a duration"):
         parse_duration(text)
 
 
