@@ -1,3 +1,5 @@
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,10 +66,8 @@ def test_an_engine_with_its_own_queue_gets_everything() -> None:
 
 def test_what_can_never_run_is_told_with_the_numbers() -> None:
     facts = machine(cpus=2, memory=2**30)
-    told = [
-        never_fits(job("a", **asked).spec, facts, "local")
-        for asked in ({"cpus": 3}, {"memory": "2g"}, {"gpus": 1}, {"nodes": 2}, {"cpus": 2})
-    ]
+    asked: list[dict[str, Any]] = [{"cpus": 3}, {"memory": "2g"}, {"gpus": 1}, {"nodes": 2}, {}]
+    told = [never_fits(job("a", **each).spec, facts, "local") for each in asked]
     assert told == [
         "cpus: the job asks for 3 on each node; target 'local' has 2",
         "memory: the job asks for 2.0 GiB on each node; target 'local' has 1.0 GiB",

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ class Api:
 
 
 @contextmanager
-def serving(home: Path, **variables: str) -> Iterator[Api]:
+def serving(home: Path, **variables: str) -> Generator[Api]:
     """Run a server for `home` until the end of the block."""
     environ = os.environ | {"RETARGET_HOME": str(home)} | variables
     process = subprocess.Popen(
