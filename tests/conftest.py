@@ -69,8 +69,10 @@ def _processes_of(home: Path) -> dict[int, str]:
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            if f"RETARGET_HOME={home}\0".encode() in (entry / "environ").read_bytes():
-                found[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            ours = f"RETARGET_HOME={home}\0".encode() in (entry / "environ").read_bytes()
+            if ours or str(home) in command or str(home) in os.readlink(entry / "cwd"):
+                found[int(entry.name)] = command
         except OSError:
             continue  # it has just ended, or is somebody else's
     return found

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import time
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -69,6 +68,11 @@ class Blobs:
                     count, volume = count + 1, volume + found.st_size
         return count, volume
 
+    def remove_parts(self) -> None:
+        """Remove what a server that was killed had only half taken in. Nobody may be writing."""
+        for path in self.root.glob("*.part"):
+            path.unlink(missing_ok=True)
+
     def _renew(self, digest: str, now: float) -> bool:
         try:
             os.utime(self._place(digest), (now, now))
@@ -124,14 +128,6 @@ def storage_errors() -> Generator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise StorageFull("the server's disk is full; free some room and try again") from error
-
-
-def remove_parts(root: Path, *, older: float = 3600.0) -> None:
-    """Remove what a server that was killed had only half taken in."""
-    for path in root.glob("*.part"):
-        with suppress(FileNotFoundError):
-            if path.stat().st_mtime < time.time() - older:
-                path.unlink()
 
 
 def read_chunks(path: Path, *, offset: int = 0) -> Iterator[bytes]:

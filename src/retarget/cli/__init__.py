@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from retarget.cli.groups import new_group
+from retarget.cli.quick import make_quick
 from retarget.cli.terminal import say, tell
 from retarget.core.errors import Invalid, RetargetError
 
@@ -34,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     args = list(sys.argv[1:] if argv is None else argv)
     args, after = _split(args)
     try:
+        make_quick()
         _app(args)(args, prog_name="retarget", obj=after)
     except RetargetError as error:
         code = _failed(error, 2 if isinstance(error, Invalid) else 1)

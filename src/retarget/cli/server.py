@@ -39,14 +39,16 @@ def start(as_json: AsJson = False) -> None:
 @app.command()
 def stop() -> None:
     """Stop the server. Jobs go on, and the next server takes them up."""
-    from retarget.sdk.background import is_locked, wait_until_stopped
+    from retarget.sdk.background import is_locked, read_server, wait_until_stopped
 
     home = _home()
     if not is_locked(home.server_lock):
         say("no server is running", "dim")
         return
-    _ask_to_stop(home)
-    if not wait_until_stopped(home, timeout=_PATIENCE):
+    found = read_server(home)
+    if found is not None:  # else it is on its way out, or not ready yet
+        _ask_to_stop(home, found)
+    if not wait_until_stopped(home, found, timeout=_PATIENCE):
         raise RetargetError(f"the server has not stopped after {_PATIENCE:.0f} s")
     say("the server has stopped; jobs that ran go on", "dim")
 
@@ -141,14 +143,9 @@ def _connection(home: "Home", found: "Found") -> "Connection":
     return Connection(Elsewhere(Address(found.url, read_token(home))), timeout=10)
 
 
-def _ask_to_stop(home: "Home") -> None:
+def _ask_to_stop(home: "Home", found: "Found") -> None:
     import signal
 
-    from retarget.sdk.background import read_server
-
-    found = read_server(home)
-    if found is None:
-        return  # it is on its way out, or was never ready: wait_until_stopped tells
     try:
         _connection(home, found).post("/api/server/stop")
     except RetargetError:

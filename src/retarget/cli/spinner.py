@@ -22,6 +22,8 @@ class News:
     @property
     def text(self) -> str:
         word = "waiting" if self.state is JobState.QUEUED else self.state.value
+        if self.reason.startswith(word):
+            return self.reason
         return f"{word}: {self.reason}" if self.reason else word
 
 

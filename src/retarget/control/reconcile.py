@@ -16,10 +16,12 @@ from retarget.control.decide import Need, giving_up, on_ending, on_observation
 from retarget.control.launch import launch_of
 from retarget.control.parts import Parts
 from retarget.control.place import Placement, place
+from retarget.control.report import present
 from retarget.control.submit import check
 from retarget.core.driver import Handle, Observation, Phase
 from retarget.core.errors import (
     Conflict,
+    Gone,
     LaunchRejected,
     NotFound,
     RetargetError,
@@ -143,10 +145,8 @@ class Loop:
     # -- launching
 
     def _launch(self, pairs: Sequence[Pair]) -> None:
-        for job, attempt in pairs:
-            self._in_background(
-                attempt.key, lambda job=job, attempt=attempt: self._try(job, attempt)
-            )
+        for _, attempt in pairs:
+            self._in_background(attempt.key, lambda key=attempt.key: self._try(key))
 
     def _in_background(self, key: str, work: Callable[[], object]) -> None:
         if key not in self._busy:
@@ -161,26 +161,38 @@ class Loop:
         finally:
             self._busy.discard(key)
 
-    def _try(self, job: Job, attempt: Attempt) -> None:
+    def _try(self, key: str) -> None:
         """Launch an attempt, or launch it again: a new server's address reaches it like this."""
-        target = self._parts.targets.find(attempt.target)
-        launch = launch_of(self._parts, job, attempt, target.facts)
         try:
-            handle = self._parts.connect(target).launch(launch)
+            job, attempt = present(self._parts, key)
+        except Gone:
+            return  # it ended while this was waiting for its turn
+        try:
+            handle = self._give(job, attempt)
         except LaunchRejected as error:
-            self._end(job.id, attempt, str(error))
+            self._end(attempt, str(error))
         except (TargetUnreachable, OSError) as error:
             self._later(job, attempt, error)
         else:
-            self._adopted.add(attempt.key)
             if attempt.handle != handle:
-                self._parts.jobs.change_attempt(attempt.key, {"handle": handle})
+                self._parts.jobs.change_attempt(key, {"handle": handle})
+            self._adopted.add(key)
             if job.state is JobState.CANCELING:
                 self._parts.wake()
 
+    def _give(self, job: Job, attempt: Attempt) -> Handle:
+        """Give an attempt to its driver, unless it had it before and has lost it."""
+        target = self._parts.targets.find(attempt.target)
+        driver = self._parts.connect(target)
+        if attempt.handle is not None:
+            seen = driver.poll([Handle(attempt.handle)])[0]
+            if seen.phase is Phase.GONE:  # launching it again could start the script again
+                raise LaunchRejected(giving_up(seen, ""))
+        return driver.launch(launch_of(self._parts, job, attempt, target.facts))
+
     def _later(self, job: Job, attempt: Attempt, error: Exception) -> None:
         if self._parts.now() - attempt.created > _PATIENCE and attempt.handle is None:
-            self._end(job.id, attempt, f"could not be launched for {_PATIENCE:g} s: {error}")
+            self._end(attempt, f"could not be launched for {_PATIENCE:g} s: {error}")
             return
         self._parts.jobs.explain(job, f"cannot launch yet: {error}; trying again")
         self._parts.notify(job.id)
@@ -206,7 +218,7 @@ class Loop:
                 case Need.GIVE_UP:
                     driver = self._parts.driver(attempt.target)
                     said = driver.diagnose(Handle(attempt.handle or ""))
-                    self._end(job.id, attempt, giving_up(seen, said))
+                    self._end(attempt, giving_up(seen, said))
 
     def _observe(self, live: Sequence[Pair]) -> list[tuple[Pair, Observation]]:
         """Ask each target about all of its launches at once."""
@@ -223,11 +235,13 @@ class Loop:
                 _log.warning("target %s: %s", name, error)
         return seen
 
-    def _end(self, job_id: str, attempt: Attempt, reason: str) -> None:
+    def _end(self, attempt: Attempt, reason: str) -> None:
         """End an attempt that will not report its end itself."""
-        job, now = self._parts.jobs.read(job_id), self._parts.now()
-        if job.state.is_final or job.attempt != attempt.number or job.state is JobState.QUEUED:
-            return
+        try:
+            job, _ = present(self._parts, attempt.key)
+        except Gone:
+            return  # it did, and may be deleted by now
+        now = self._parts.now()
         verdict = on_ending(job, "lost", reason, None)
         event = Event.STOPPED if job.state is JobState.CANCELING else verdict.event
         with suppress(Conflict):  # it reported after all

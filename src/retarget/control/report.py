@@ -49,6 +49,9 @@ def _take(
         confirmed += 1
         verdict = on_report(job, event)
         if verdict is not None:
+            if verdict.event in _ENDS and attempt.handle is None:
+                # ended now, what it left on its target would never be found and cleared away
+                raise Conflict("its launch is not written down yet; report again")
             job = _move(parts, job, event, verdict)
             parts.notify(job.id)
     if attempt.ended is None and job.attempt == attempt.number and job.state not in FINAL:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -20,6 +21,7 @@ from retarget.core.environments import Environment
 from retarget.core.errors import Conflict, Invalid, LaunchRejected, TargetUnreachable
 from retarget.core.targets import Facts, Gpu, Node
 from retarget.core.units import show_memory
+from retarget.runner.folder import Folder
 from retarget.runner.package import build_zipapp
 
 OLDEST = (3, 8)
@@ -79,10 +81,11 @@ class Driver:
             raise LaunchRejected(f"this target is one machine; the job wants {launch.nodes} nodes")
         folder = self.launches / launch.key
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not (folder / "launch.json").exists():
-            _write(folder / "launch.json", {"launch": launch.for_runner(), "node": self._node()})
         path = f"/api/attempts/{launch.key}"
         _write(folder / "contact.json", {"url": launch.url, "token": launch.token, "path": path})
+        # Written last: where it is, a runner can be started.
+        if not (folder / "launch.json").exists():
+            _write(folder / "launch.json", {"launch": launch.for_runner(), "node": self._node()})
         self._ensure_runner(folder)
         return Handle(launch.key)
 
@@ -94,15 +97,15 @@ class Driver:
         if not (folder / "launch.json").exists() or (folder / "done").exists():
             return
         (folder / "cancel").touch(mode=0o600)
-        if not _poke(folder / "orders"):
-            self._ensure_runner(folder)  # nobody is there to hear it: a new one sees it through
+        _poke(folder / "orders")
+        self._ensure_runner(folder)  # if nobody is there to hear it, a new one sees it through
 
     def forget(self, handle: Handle) -> None:
         folder = self.launches / handle
         gone = folder.with_name(f".{folder.name}.gone")
         with suppress(FileNotFoundError):
             folder.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        _remove(gone)
 
     def diagnose(self, handle: Handle) -> str:
         log = self.launches / handle / "runner.log"
@@ -133,21 +136,30 @@ class Driver:
             "linger": self.config.linger,
         }
 
-    def _ensure_runner(self, folder: Path) -> None:
-        """Start a runner unless one is there. Of two started at once, one leaves by itself."""
-        if (folder / "done").exists() or _locked(folder / "lock"):
+    def _ensure_runner(self, path: Path) -> None:
+        """Start a runner unless one is there. It gets the lock taken: no instant is without."""
+        folder = Folder(str(path))
+        if folder.has("done") or not folder.acquire():
             return
+        try:
+            self._start_runner(path, folder.lock)
+        finally:
+            folder.release()
+
+    def _start_runner(self, folder: Path, lock: int) -> None:
         with (folder / "runner.log").open("ab") as log:
             process = subprocess.Popen(
-                _runner_command(str(_zipapp(self.root)), str(folder)),
+                [*_runner_command(str(_zipapp(self.root)), str(folder)), str(lock)],
                 cwd=folder,
                 env=inherited(os.environ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                pass_fds=[lock],
             )
-        _children.append(process)
+        # One thread a runner is cheap, and none of them ever stays a zombie.
+        threading.Thread(target=process.wait, name="reap", daemon=True).start()
 
     def _ask_runner(self, *words: str) -> Any:
         command = [sys.executable, "-I", "-S", str(_zipapp(self.root)), *words]
@@ -184,13 +196,6 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name in _INHERITED or name.startswith(_INHERITED_FAMILIES)
     }
-
-
-_children: list[subprocess.Popen[bytes]] = []  # runners to reap; a finished one must not stay
-
-
-def _reap() -> None:
-    _children[:] = [process for process in _children if process.poll() is None]
 
 
 @lru_cache(maxsize=256)
@@ -255,7 +260,6 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 
 def _observe(folder: Path) -> Observation:
-    _reap()
     if not folder.exists():
         return Observation(phase=Phase.GONE)
     locked = _locked(folder / "lock")  # looked at first: a runner writes `done` before it leaves
@@ -281,17 +285,25 @@ def _locked(path: Path) -> bool:
     return False
 
 
-def _poke(fifo: Path) -> bool:
-    """Wake the runner that listens there; False when none does."""
-    try:
+def _poke(fifo: Path) -> None:
+    """Wake the runner that listens there, if one does."""
+    with suppress(OSError):  # nobody does, or it left just now, or it has plenty to read already
         descriptor = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        os.write(descriptor, b"c")
-    finally:
-        os.close(descriptor)
-    return True
+        try:
+            os.write(descriptor, b"c")
+        finally:
+            os.close(descriptor)
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    if not folder.exists():
+        return
+    for where, below, _ in os.walk(folder):  # the script has made folders read-only
+        for path in (where, *(os.path.join(where, name) for name in below)):
+            if not os.path.islink(path):
+                os.chmod(path, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _need_writable(root: Path) -> None:

@@ -1,4 +1,4 @@
-"""The runner's ways in: `run FOLDER`, `environments list|remove`, `conda SPEC PREFIX`."""
+"""The runner's ways in: `run FOLDER [LOCK]`, `environments list|remove`, `conda SPEC PREFIX`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 
 def main(argv: list[str]) -> int:
     """Run one of the runner's commands. Each imports only what it needs: starting must be fast."""
-    if argv[:1] == ["run"] and len(argv) == 2:
+    if argv[:1] == ["run"] and len(argv) in (2, 3):
         from retarget.runner.supervise import supervise
 
-        return supervise(argv[1])
+        return supervise(argv[1], int(argv[2]) if len(argv) == 3 else None)
     if argv[:1] == ["environments"]:
         from retarget.runner.environments import command
 
@@ -19,7 +19,7 @@ def main(argv: list[str]) -> int:
         from retarget.runner.conda import build
 
         return build(argv[1], argv[2])
-    sys.stderr.write("usage: runner run FOLDER | environments list|remove CACHE [DIGEST]\n")
+    sys.stderr.write("usage: runner run FOLDER [LOCK] | environments list|remove CACHE [DIGEST]\n")
     return 2
 
 

@@ -37,8 +37,8 @@ async def _build(wanted: dict[str, Any], prefix: str) -> None:
     if wanted["python"]:
         version = wanted["python"]
         specs.append(f"python {version}" if version[0] in "<>=!~" else f"python {version}.*")
-    elif wanted["pip"]:
-        specs.append("python")
+    else:
+        specs.append("python")  # an environment has an interpreter, whatever else is in it
     records = await solve(
         wanted["channels"],
         [MatchSpec(text) for text in specs],

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from typing import Any
 from retarget.runner.errors import Stopped, Unprepared
 from retarget.runner.folder import Folder
 from retarget.runner.orders import Orders
+from retarget.runner.processes import descendants, end
 
 UNREACHABLE = 3  # the exit code of the conda child when no channel answers
 
@@ -26,16 +28,13 @@ class Environments:
         self._root = os.path.join(node["cache"], "environments")
         self._folder = folder
         self._orders = orders
-        self._lock = -1
+        self._lock: int | None = None
 
     def find(self, digest: str) -> dict[str, Any] | None:
         """Return what is known of a built environment, and keep it from being removed."""
         os.makedirs(self._root, exist_ok=True)
-        lock = os.open(self._lock_file(digest), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
+        lock = _lock(self._lock_file(digest), fcntl.LOCK_SH)
+        if lock is None:
             return None
         ready = self._ready(digest)
         if ready is None:
@@ -45,34 +44,40 @@ class Environments:
 
     def build(self, digest: str, wanted: dict[str, Any]) -> dict[str, Any]:
         """Build it, or wait for whoever is building it."""
-        lock = os.open(self._lock_file(digest), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._wait_for(lock, digest)
-        ready = self._ready(digest)
-        if ready is None:
-            self._lock = lock
-            ready = self._build(digest, wanted)
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        return ready
-
-    def _wait_for(self, lock: int, digest: str) -> None:
         told = False
         while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except OSError as error:
-                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                    raise
-            if self._ready(digest) is not None:
-                fcntl.flock(lock, fcntl.LOCK_SH)
-                return
+            ready = self.find(digest)
+            if ready is not None:
+                return ready
+            self._lock = _lock(self._lock_file(digest), fcntl.LOCK_EX)
+            if self._lock is not None:
+                self._build_once(digest, wanted, self._lock)
+                continue
             if not told:
                 self._folder.say(f"environment {digest[:12]}: another job is building it; waiting")
                 told = True
             if self._orders.pause(0.1):
                 raise Stopped
 
-    def _build(self, digest: str, wanted: dict[str, Any]) -> dict[str, Any]:
+    def discard(self, digest: str) -> None:
+        """Remove what a killed build left, unless another is at it."""
+        place = os.path.join(self._root, digest)
+        lock = _lock(self._lock_file(digest), fcntl.LOCK_EX) if os.path.isdir(place) else None
+        if lock is not None:
+            if self._ready(digest) is None:
+                shutil.rmtree(place, ignore_errors=True)
+            os.close(lock)
+
+    def _build_once(self, digest: str, wanted: dict[str, Any], lock: int) -> None:
+        """Build unless somebody has, and let go of the lock: whoever waits need not wait longer."""
+        try:
+            if self._ready(digest) is None:
+                self._build(digest, wanted)
+        finally:
+            os.close(lock)
+            self._lock = None
+
+    def _build(self, digest: str, wanted: dict[str, Any]) -> None:
         began = time.time()
         place = os.path.join(self._root, digest)
         shutil.rmtree(place, ignore_errors=True)  # what a killed build left
@@ -98,7 +103,6 @@ class Environments:
             json.dump(ready, file)
         os.rename(part, os.path.join(place, "ready.json"))
         self._folder.say(f"environment {digest[:12]}: ready after {seconds:.1f} s")
-        return ready
 
     def _fill(self, prefix: str, place: str, wanted: dict[str, Any]) -> str:
         if wanted["conda"] and self._conda(prefix, place, wanted):
@@ -165,15 +169,18 @@ class Environments:
                 stdout=output,
                 stderr=output,
                 cwd=self._folder.path,
-                pass_fds=[self._lock],  # a build that outlives its runner still holds the lock
+                # a build that outlives its runner still holds the lock
+                pass_fds=[] if self._lock is None else [self._lock],
             )
             while process.poll() is None:
                 if self._orders.pause(0.02):
-                    process.kill()
-                    process.wait()
+                    end(descendants, 0.0, process.poll)
                     raise Stopped
         finally:
             os.close(output)
+        if process.returncode < 0:
+            name = signal.Signals(-process.returncode).name
+            raise Unprepared(f"environment: its build was killed by {name}")
         with open(os.path.join(self._folder.streams, "prepare"), "rb") as file:
             file.seek(start)
             return process.returncode, file.read().decode("utf-8", "replace")
@@ -187,10 +194,17 @@ class Environments:
 
 def resolver_sentence(said: str) -> str:
     """Return the sentence in which uv says what is wrong."""
-    match = re.search(r"╰─▶ (.*?)(?:\n\s*\n|\n\s*hint:|\Z)", said, re.DOTALL)
+    match = re.search(
+        r"^(?:error:|  \u00d7) (.*?)(?:\n\s*\n|\n\s*hint:|\Z)", said, re.DOTALL | re.M
+    )
     if match is None:
-        match = re.search(r"(?:error|\u00d7):? (.*?)(?:\n\s*\n|\Z)", said, re.DOTALL)
-    return " ".join((match[1] if match else _last_line(said)).replace("│", " ").split())
+        return _last_line(said)
+    links = [_one_line(link) for link in re.split(r"\n\s*(?:cause:|[╰├]─▶) ", match[1])]
+    if links[0].startswith("No solution found") and len(links) > 1:
+        del links[0]  # the next says why
+    if "[stderr]" in said:
+        links.append(_last_line(said.partition("[stderr]")[2].partition("\nhint:")[0]))
+    return ": ".join(links)
 
 
 def command(arguments: list[str]) -> int:
@@ -217,10 +231,8 @@ def remove(root: str, digest: str) -> str:
     place = os.path.join(root, digest)
     if not os.path.isdir(place):
         return "absent"
-    lock = os.open(os.path.join(root, f"{digest}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    lock = _lock(os.path.join(root, f"{digest}.lock"), fcntl.LOCK_EX)
+    if lock is None:
         return "used"
     finally_gone = f"{place}.gone"
     os.rename(place, finally_gone)
@@ -228,6 +240,29 @@ def remove(root: str, digest: str) -> str:
     os.unlink(os.path.join(root, f"{digest}.lock"))
     os.close(lock)
     return "removed"
+
+
+def _lock(path: str, kind: int) -> int | None:
+    """Lock the file of this name, made if need be; None when another has it."""
+    while True:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            return None
+        if _is_at(lock, path):
+            return lock
+        os.close(lock)  # removed with its environment while this one opened it
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def _size(folder: str) -> int:
@@ -242,8 +277,12 @@ def _read(path: str) -> dict[str, Any] | None:
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(re.sub(r"\n\s*\^+", "", text).replace("│", " ").split())
 
 
 def _last_line(said: str) -> str:

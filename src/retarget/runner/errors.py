@@ -11,6 +11,10 @@ class Over(Exception):
     """The server says that this attempt is over: nothing more is wanted of it."""
 
 
+class Refused(Unreachable):
+    """The server says that this request will never do: whoever can, does without."""
+
+
 class Stopped(Exception):
     """An order to stop came while something was being prepared."""
 

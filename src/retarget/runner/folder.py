@@ -26,21 +26,32 @@ class Folder:
         self.path = path
         self.work = os.path.join(path, "work")
         self.streams = os.path.join(path, "streams")
-        self._lock = -1
+        self.lock = -1
 
     def file(self, name: str) -> str:
         return os.path.join(self.path, name)
 
     def acquire(self) -> bool:
-        """Become the one runner here; False when there is one already."""
-        self._lock = os.open(self.file("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        while not _flock(self._lock, fcntl.LOCK_EX):
+        """Take the lock, for this process or a runner it starts; False when another has it."""
+        self.lock = os.open(self.file("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        while not _flock(self.lock, fcntl.LOCK_EX):
             # A driver that looks whether a runner is here shares the lock for an instant.
-            if not _flock(self._lock, fcntl.LOCK_SH):
+            if not _flock(self.lock, fcntl.LOCK_SH):
+                self.release()
                 return False
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            fcntl.flock(self.lock, fcntl.LOCK_UN)
             time.sleep(0.001)
         return True
+
+    def inherit(self, lock: int) -> None:
+        """Keep the lock that whoever started this runner took for it."""
+        os.set_inheritable(lock, False)  # nothing the script leaves behind may hold it
+        self.lock = lock
+
+    def release(self) -> None:
+        """Let go of the lock; one that a runner was given stays with it."""
+        os.close(self.lock)
+        self.lock = -1
 
     def read(self, name: str) -> dict[str, Any]:
         with open(self.file(name), encoding="utf-8") as file:

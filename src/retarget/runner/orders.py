@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import threading
 
@@ -14,10 +15,10 @@ class Orders:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._stopped = threading.Event()
-        self.outcome = ""
-        self.reason = ""
+        self._order: tuple[str, str] | None = None
         self.terminated = False
+        # Stays readable from the first order on. No lock is in it: a signal's handler may stop.
+        self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _nothing)
@@ -28,24 +29,29 @@ class Orders:
 
     @property
     def stopped(self) -> bool:
-        return self._stopped.is_set()
+        return self._order is not None
+
+    @property
+    def outcome(self) -> str:
+        return self._order[0] if self._order else ""
+
+    @property
+    def reason(self) -> str:
+        return self._order[1] if self._order else ""
 
     def stop(self, outcome: str, reason: str) -> None:
         """Ask for a stop. Only the first one counts."""
-        if not self._stopped.is_set():
-            self.outcome, self.reason = outcome, reason
-            self._stopped.set()
+        if self._order is None:
+            self._order = (outcome, reason)
+            _write(self._stop_write)
             self.wake()
 
     def pause(self, seconds: float) -> bool:
         """Wait that long, or until there is an order; tell whether there is one."""
-        return self._stopped.wait(seconds)
+        return bool(select.select([self._stop_read], [], [], seconds)[0])
 
     def wake(self) -> None:
-        try:
-            os.write(self._wake_write, b"w")
-        except BlockingIOError:
-            pass
+        _write(self._wake_write)
 
     def _listen(self) -> None:
         path = self._folder.file("orders")
@@ -69,6 +75,13 @@ class Orders:
     def _terminated(self, *_: object) -> None:
         self.terminated = True
         self.stop("failed", "the runner was told to end (SIGTERM) by something on its machine")
+
+
+def _write(descriptor: int) -> None:
+    try:
+        os.write(descriptor, b"w")
+    except BlockingIOError:
+        pass
 
 
 def _nothing(*_: object) -> None:

@@ -49,7 +49,16 @@ class Collector:
 
     def gone(self) -> list[str]:
         """List what was sent while the script ran and is no longer there."""
-        return [path for path in self._sent if not os.path.exists(self._full(path))]
+        return [shown(path) for path in self._ever_sent() if not os.path.exists(self._full(path))]
+
+    def _ever_sent(self) -> list[str]:
+        """Return what this runner, and those before it that were killed, have sent."""
+        try:
+            with open(self._folder.file("sent.jsonl"), encoding="ascii") as file:
+                lines = [line for line in file if line.endswith("\n")]
+        except FileNotFoundError:
+            return []
+        return list(dict.fromkeys(json.loads(line) for line in lines))
 
     def files(self, top: str) -> Iterator[str]:
         """Yield the paths of the plain files below one of the two folders."""
@@ -94,6 +103,8 @@ class Collector:
             frames.append((len(header).to_bytes(4, "big") + header, path, size))
         length = sum(len(header) + size for header, _, size in frames)
         if frames:
+            with open(self._folder.file("sent.jsonl"), "a", encoding="ascii") as file:
+                file.writelines(json.dumps(path) + "\n" for _, path, _ in frames)
             server.collect(self._bytes_of(frames), length)
         for path, size, changed in batch:
             self._sent[path] = (size, changed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import py_compile
@@ -19,10 +20,21 @@ def build_zipapp(folder: Path) -> Path:
     made = folder / f"runner-{digest}-{_tag()}.pyz"
     if not made.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=str(folder), delete=False) as part:
-            _write(part.name, sources)
-        os.rename(part.name, str(made))
+        _make(made, sources)
     return made
+
+
+def _make(made: Path, sources: dict[str, bytes]) -> None:
+    # One name for all who make it, and one after the other: whoever is killed leaves nothing that
+    # the next one does not take over.
+    part = made.with_suffix(".part")
+    with part.open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if made.exists():
+            part.unlink(missing_ok=True)
+            return
+        _write(str(part), sources)
+        part.rename(made)
 
 
 def _modules() -> list[Path]:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 
 _PR_SET_CHILD_SUBREAPER = 36
+# What this process, or Python, ignores or catches: a script finds them as in a shell.
+_USUAL = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
 class Process:
@@ -46,7 +48,7 @@ def spawn(command: list[str], env: dict[str, str], output: int) -> int:
             file_actions=actions,
             setsid=True,
             setsigmask=[],
-            setsigdef=[signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM],
+            setsigdef=_USUAL,
         )
     finally:
         os.close(nothing)
@@ -76,6 +78,15 @@ def look(pid: int) -> Process | None:
     if fields[0] in (b"Z", b"X"):
         return None
     return Process(pid, int(fields[1]), int(fields[3]), fields[19].decode())
+
+
+def boot() -> str:
+    """Name the present run of this machine: pids and start times mean nothing in another."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 def descendants() -> list[Process]:
@@ -109,8 +120,11 @@ def leftovers(key: str, ranks: list[tuple[int, str]]) -> list[Process]:
     ]
 
 
-def end(find: Callable[[], list[Process]], grace: float, reap: Callable[[], None]) -> None:
-    """Stop everything `find` finds: TERM, `grace` seconds, then KILL until nothing is left."""
+def end(find: Callable[[], list[Process]], grace: float, reap: Callable[[], object]) -> None:
+    """Stop everything `find` finds: TERM, `grace` seconds, then KILL until nothing is left.
+
+    What comes up meanwhile is left alone while any that were told live: it helps them end well.
+    """
     deadline = time.monotonic() + grace
     told: set[tuple[int, str]] = set()
     while True:
@@ -118,8 +132,8 @@ def end(find: Callable[[], list[Process]], grace: float, reap: Callable[[], None
         present = find()
         if not present or time.monotonic() >= deadline:
             break
-        for process in present:
-            if (process.pid, process.started) not in told:
+        if told.isdisjoint((process.pid, process.started) for process in present):
+            for process in present:
                 told.add((process.pid, process.started))
                 _signal(process, signal.SIGTERM)
         time.sleep(0.01)

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any
 
-from retarget.runner.errors import Over, Unreachable
+from retarget.runner.errors import Over, Refused, Unreachable
 from retarget.runner.folder import Folder, Journal
 from retarget.runner.orders import Orders
 from retarget.runner.outputs import Collector, shown
@@ -33,6 +33,7 @@ class Reporter:
         self._confirmed = 0
         self._offsets: dict[str, int] = {}
         self._files: dict[str, str] = {}
+        self._refused: set[str] = set()
         self._spoke = 0.0
         self._trouble = ""
         self._scanned = 0.0
@@ -78,6 +79,8 @@ class Reporter:
             self._journal.add("finished", gone=self._collector.gone(), **ending)
         self._send_streams()
         self._send_events()
+        if self._confirmed < len(self._journal.events):
+            raise Unreachable("the server has not taken in how it ended")
 
     def _insist(self, step: Any, linger: float) -> bool:
         pause, deadline = 0.05, time.monotonic() + linger
@@ -92,7 +95,7 @@ class Reporter:
                 time.sleep(pause)
                 pause = min(pause * 2, 2.0)
 
-    def _note(self, error: Unreachable) -> None:
+    def _note(self, error: Exception) -> None:
         """Say in the runner's own log why nothing gets through, once for each reason."""
         if str(error) != self._trouble:
             self._trouble = str(error)
@@ -105,7 +108,10 @@ class Reporter:
             try:
                 self._round()
                 pause = 0.05
-            except Unreachable as error:
+            except (Unreachable, OSError) as error:
+                if not self._folder.has("launch.json"):
+                    self._orders.stop("canceled", "the folder of this launch was removed")
+                    return
                 self._note(error)
                 self._ending.wait(pause)
                 pause = min(pause * 2, 2.0)
@@ -142,18 +148,25 @@ class Reporter:
         for name in os.listdir(self._folder.streams):
             self._files.setdefault(name, os.path.join(self._folder.streams, name))
         for stream, path in list(self._files.items()):
-            self._send_stream(stream, path)
+            if stream not in self._refused:
+                try:
+                    self._send_stream(stream, path)
+                except Refused as error:
+                    self._refused.add(stream)
+                    self._folder.say(f"retarget: {stream} is not streamed: {error}")
 
     def _send_stream(self, stream: str, path: str) -> None:
         sent = self._offsets.get(stream, 0)
         try:
-            if os.stat(path).st_size <= sent:
+            size = os.stat(path).st_size
+            if size <= sent:
                 return
             file = open(path, "rb")
         except OSError:
             return  # a log the script has removed
         with file:
-            while True:
+            # Up to where it was: one that grows without end would keep all others waiting.
+            while sent < size:
                 file.seek(sent)
                 content = file.read(_CHUNK)
                 if not content:

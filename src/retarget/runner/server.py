@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from retarget.runner.errors import Over, Unreachable
+from retarget.runner.errors import Over, Refused, Unreachable
 from retarget.runner.folder import Folder
 
 _TIMEOUT = 30.0
 _CHUNK = 1 << 20
 _BYTES = "application/octet-stream"
+_NEVER = (403, 404, 413, 422)
 
 
 class Server:
@@ -118,6 +119,9 @@ class Server:
         self.close()
         if response.status == 410:
             raise Over(_message(answer))
+        # In our own server's words only: another program may have its port for a while.
+        if response.status in _NEVER and b'"error"' in answer:
+            raise Refused(_message(answer))
         raise Unreachable(f"the server answered {response.status}: {_message(answer)}")
 
     def _connect(self, url: str) -> http.client.HTTPConnection:

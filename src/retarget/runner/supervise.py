@@ -13,19 +13,35 @@ import sys
 import time
 from typing import Any
 
-from retarget.runner.errors import Ended, Over, Stopped, Unprepared, Unreachable
+from retarget.runner.errors import Ended, Over, Refused, Stopped, Unprepared, Unreachable
 from retarget.runner.folder import Folder, Journal
 from retarget.runner.orders import Orders
-from retarget.runner.processes import become_subreaper, descendants, end, leftovers, look, spawn
+from retarget.runner.processes import (
+    Process,
+    become_subreaper,
+    boot,
+    descendants,
+    end,
+    leftovers,
+    look,
+    spawn,
+)
 
 _NO_PORT = "29500"  # what PyTorch takes by itself; one process needs none
 _LINGER = 600.0  # seconds without a server after which the runner leaves the rest to a later one
 
 
-def supervise(path: str) -> int:
-    """Work on a launch's folder until nothing is left to do, or another runner is at it."""
+def supervise(path: str, lock: int | None = None) -> int:
+    """Work on a launch's folder until nothing is left to do, or another runner is at it.
+
+    `lock`: the descriptor of its lock, when whoever started this runner has taken it already.
+    """
     folder = Folder(path)
-    if folder.has("done") or not folder.acquire() or folder.has("done"):
+    if lock is not None:
+        folder.inherit(lock)
+    elif not folder.acquire():
+        return 0
+    if folder.has("done"):
         return 0
     os.makedirs(folder.streams, exist_ok=True)
     become_subreaper()
@@ -57,12 +73,16 @@ class Runner:
         if not self._journal.events:
             return None
         self._end_leftovers()
+        seen = self._journal.find("clearing")
+        if seen is not None:
+            return self._exit(seen["outcome"], seen["reason"], seen["exit_code"])
         if self._journal.find("starting") is None:
             return None
         self._report_now()
         if self._orders.stopped and self._orders.outcome == "canceled":
             return self._exit("canceled", "canceled")
-        return self._exit("lost", "its runner was killed while the script ran")
+        did = "ran" if self._journal.find("started") else "was being started"
+        return self._exit("lost", f"its runner was killed while the script {did}")
 
     def run(self) -> dict[str, Any]:
         """Prepare, start and watch the user's process or processes."""
@@ -75,6 +95,7 @@ class Runner:
         except Unprepared as error:
             return self._exit("failed", str(error))
         except Stopped:
+            self._discard_build()
             return self._exit(self._orders.outcome, self._orders.reason)
         except Over as over:
             return self._exit("canceled", f"the server has given this attempt up: {over}")
@@ -82,6 +103,8 @@ class Runner:
         return self._watch(ranks)
 
     def report(self, ending: dict[str, Any]) -> bool:
+        if not self._folder.has("launch.json"):
+            return False  # removed, with all there was to report
         linger = float(self._node.get("linger", _LINGER))
         return bool(self._report_now().finish(ending, linger))
 
@@ -121,6 +144,8 @@ class Runner:
             try:
                 lay_out(digest, self._folder.work, blobs)
                 break
+            except Refused as error:
+                raise Unprepared(f"the code cannot be had: {error}") from error
             except Unreachable:
                 import shutil
 
@@ -151,6 +176,14 @@ class Runner:
             ready = environments.build(wanted["digest"], wanted)
         self._journal.add("environment", digest=wanted["digest"], how=ready["how"], reused=reused)
         return str(ready["python"])
+
+    def _discard_build(self) -> None:
+        """Remove what an earlier runner, killed while it built the environment, left of it."""
+        wanted = self._launch["environment"]
+        if wanted["kind"] == "system":
+            from retarget.runner.environments import Environments
+
+            Environments(self._node, self._folder, self._orders).discard(wanted["digest"])
 
     def _users_own(self, wanted: dict[str, Any]) -> str:
         python = wanted["python"]
@@ -228,12 +261,12 @@ class Runner:
                 ranks[spawn(command, variables[rank], output)] = rank
                 os.close(output)
         except OSError as error:
-            end(descendants, 0.0, _reap)
+            end(_everything_below, 0.0, _reap_all)
             raise Ended("failed", _cannot_run(command[0], error), 126) from None
         finally:
             os.chdir(self._folder.path)
             os.umask(0o077)
-        self._journal.add("started", ranks=[[pid, _started(pid)] for pid in ranks])
+        self._journal.add("started", boot=boot(), ranks=[[pid, _started(pid)] for pid in ranks])
         return ranks
 
     def _world(self, count: int) -> int:
@@ -267,10 +300,7 @@ class Runner:
                     verdict = ("failed", self._failure(rank, code), code)
             if verdict is None and left:
                 verdict = self._interrupted(deadline)
-        # What the script leaves running ends with it, daemons too.
-        grace = float(self._launch["grace"])
-        end(descendants if _has_children() else _nobody, grace, _reap)
-        return self._exit(*(verdict or ("succeeded", "", 0)))
+        return self._clear(*(verdict or ("succeeded", "", 0)))
 
     def _interrupted(self, deadline: float | None) -> tuple[str, str, int | None] | None:
         if self._orders.stopped:
@@ -292,14 +322,23 @@ class Runner:
 
     # -- ending
 
+    def _clear(self, outcome: str, reason: str, code: int | None) -> dict[str, Any]:
+        """End what the script leaves running, daemons too, and write down how it ended."""
+        if _has_children():  # it may take a while: a runner that takes over must know the rest
+            self._journal.add("clearing", outcome=outcome, reason=reason, exit_code=code)
+        end(_everything_below, float(self._launch["grace"]), _reap_all)
+        return self._exit(outcome, reason, code)
+
     def _exit(self, outcome: str, reason: str, code: int | None = None) -> dict[str, Any]:
         return _ending(self._journal.add("exited", outcome=outcome, reason=reason, exit_code=code))
 
     def _end_leftovers(self) -> None:
         started = self._journal.find("started")
-        ranks = [(int(pid), str(when)) for pid, when in started["ranks"]] if started else []
+        ranks: list[tuple[int, str]] = []
+        if started is not None and started["boot"] == boot():  # pids begin anew at every boot
+            ranks = [(int(pid), str(when)) for pid, when in started["ranks"]]
         grace = float(self._launch["grace"])
-        end(lambda: leftovers(self._launch["key"], ranks), grace, _reap)
+        end(lambda: _look_thrice(self._launch["key"], ranks), grace, _reap_all)
 
     def _report_now(self) -> Any:
         """Start reporting. Late on purpose: its imports cost more than starting the script."""
@@ -329,8 +368,26 @@ def _reap_all() -> list[tuple[int, int]]:
         found.append((pid, 128 + os.WTERMSIG(status) if killed else os.WEXITSTATUS(status)))
 
 
-def _reap() -> None:
-    _reap_all()
+def _everything_below() -> list[Process]:
+    """List every descendant. Orphans become children, so without a child there is none.
+
+    The list alone may come out empty when one forks and leaves while it is being made.
+    """
+    while _has_children():
+        found = descendants()
+        if found:
+            return found
+        _reap_all()
+    return []
+
+
+def _look_thrice(key: str, ranks: list[tuple[int, str]]) -> list[Process]:
+    """List what is left of a dead runner's. One that forks and leaves can be missed once."""
+    for _ in range(3):
+        found = leftovers(key, ranks)
+        if found:
+            return found
+    return []
 
 
 def _has_children() -> bool:
@@ -339,10 +396,6 @@ def _has_children() -> bool:
     except ChildProcessError:
         return False
     return True
-
-
-def _nobody() -> list[Any]:
-    return []
 
 
 def _started(pid: int) -> str:

@@ -105,10 +105,10 @@ def running(home: Home) -> Found | None:
     return found if found is not None and is_locked(home.server_lock) else None
 
 
-def wait_until_stopped(home: Home, *, timeout: float) -> bool:
-    """Wait for the last server of `home` to be gone; False if it still is there."""
+def wait_until_stopped(home: Home, found: Found | None, *, timeout: float) -> bool:
+    """Wait for the server of `home` to be gone, its process too; False if it still is there."""
     deadline = time.monotonic() + timeout
-    while is_locked(home.server_lock):
+    while is_locked(home.server_lock) or (found is not None and _is_alive(found.pid)):
         if time.monotonic() > deadline:
             return False
         time.sleep(_TICK)
@@ -117,10 +117,13 @@ def wait_until_stopped(home: Home, *, timeout: float) -> bool:
 
 def answers(address: Address) -> bool:
     """Tell whether a server at `address` says that it is well."""
+    connection = Connection(Elsewhere(address), timeout=2)
     try:
-        return Connection(Elsewhere(address), timeout=2).get("/health")["status"] == "ok"
+        return connection.get("/health")["status"] == "ok"
     except (ServerUnreachable, KeyError, TypeError):
         return False
+    finally:
+        connection.close()
 
 
 @contextmanager
@@ -217,12 +220,10 @@ def _tail(home: Home, begin: int) -> str:
 
 def _is_alive(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
         return False
-    except PermissionError:
-        return True
-    return True
+    return stat.rpartition(b")")[2].split()[0] != b"Z"  # a zombie only waits to be counted
 
 
 def _unusable(home: Home, error: OSError) -> ServerUnreachable:

@@ -249,6 +249,9 @@ class _Channel:
     address: Address
     prefix: str
 
+    def __del__(self) -> None:
+        self.line.close()  # with its thread or its Connection, whichever ends first
+
     def is_closed(self) -> bool:
         """Tell whether the other side hung up: between requests nothing else can be readable."""
         if self.line.sock is None:

@@ -80,12 +80,12 @@ class Workspace:
     ) -> dict[str, Any]:
         """Return what `submit` would have the target start. Nothing is sent or stored."""
         work = work_of(script, code, options.get("args", ()))
-        found = self._scan(work)
-        spec = self._spec(work, target, options) | {"snapshot": found.manifest.digest}
-        files = {"files": len(found.manifest.entries), "bytes": found.manifest.size}
-        return self._connection.post("/api/jobs/plan", spec, repeatable=True) | {
-            "code": {"folder": str(work.folder), **files}
-        }
+        found = self._scan(work).manifest
+        plan = self._connection.post(
+            "/api/jobs/plan", self._spec(work, target, options), repeatable=True
+        )
+        about = {"files": len(found.entries), "bytes": found.size, "snapshot": found.digest}
+        return plan | {"code": {"folder": str(work.folder), **about}}
 
     def prepare(
         self,

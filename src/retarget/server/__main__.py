@@ -134,10 +134,12 @@ def _bind(home: Home, environ: Mapping[str, str]) -> socket.socket:
 
 def _secret(path: Path) -> str:
     """Return the secret in this file, making one that only the owner can read."""
-    with suppress(FileExistsError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    if not path.exists():
+        part = path.with_suffix(".part")  # there wholly or not at all, whenever we are killed
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(descriptor, "w") as file:
             file.write(secrets.token_urlsafe(32))
+        part.rename(path)
     text = path.read_text().strip()
     if not text:
         raise Invalid(f"{path} is empty; remove it and start again")

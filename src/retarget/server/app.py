@@ -69,6 +69,7 @@ def make_app(settings: Settings, *, stop: Callable[[], None]) -> FastAPI:
         wake=woken.set,
         notify=signals.notify,
     )
+    parts.blobs.remove_parts()  # a home has one server, and it takes nothing in yet
     _ensure_local(parts, home)
     loop = Loop(parts, woken, every=settings.every)
 

@@ -8,6 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from retarget.core.errors import Invalid, RetargetError
 from retarget.server.views import Problem
@@ -36,6 +37,7 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(ValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(ClientDisconnect, _left)
     app.add_exception_handler(Exception, _by_accident)
 
 
@@ -59,6 +61,11 @@ def _http(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     name = _NAMES.get(error.status_code, "RetargetError")
     return _answer(error.status_code, name, str(error.detail), None)
+
+
+def _left(_: Request, error: Exception) -> JSONResponse:
+    """Whoever sent this was killed or cut off in the middle of it: nobody reads the answer."""
+    return _answer(400, "Invalid", "the request broke off", None)
 
 
 def _by_accident(request: Request, error: Exception) -> JSONResponse:
