@@ -23,7 +23,7 @@ _HELP = """Write the training script once. Run it on any compute target.
 
 \b
   retarget run train.py                 run it here, and see its output
-  retarget run train.py -t gpu-box      run it elsewhere
+  retarget run -d --name night train.py go on without this terminal
   retarget job list                     what runs, waits and has ended
 """
 _LENIENT = {"ignore_unknown_options": True, "allow_extra_args": True}  # `run` says what to do

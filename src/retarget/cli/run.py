@@ -73,7 +73,7 @@ def run(  # noqa: PLR0913  one parameter an option
     \b
     Examples:
       retarget run train.py                      this folder, on this machine
-      retarget run train.py -t gpu-box --gpus 1  elsewhere; nothing in the script changes
+      retarget run --cpus 2 --gpus 1 train.py    what it needs; it waits until that is free
       retarget run --env conda.yml train.py -- --lr 0.1
       retarget run --pip scikit-learn train.py
       retarget run -d --name night train.py      do not wait; later: retarget job logs night -f

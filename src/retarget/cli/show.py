@@ -70,8 +70,6 @@ def show_outputs(outputs: "Sequence[Output]") -> None:
 def show_why(told: "Why") -> None:
     screen = console()
     screen.print(Text(f"{told.state.value}: {told.reason}" if told.reason else told.state.value))
-    for sentence in told.waits_for:
-        screen.print(Text(f"  waits for: {sentence}"))
     if told.behind:
         screen.print(Text(f"  behind: {', '.join(told.behind)}"))
     if told.diagnosis:

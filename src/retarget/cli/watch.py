@@ -58,7 +58,7 @@ def describe_end(job: Job) -> str:
     began = view["started"] or view["created"]
     took = show_duration(max(0.0, (view["ended"] or view["changed"]) - began))
     if job.state is JobState.SUCCEEDED:
-        count = len(job.outputs())
+        count = sum(each.path.startswith("outputs/") for each in job.outputs())
         left = f", {count} output{'s' * (count != 1)}" if count else ""
         return f"{job.name} succeeded in {took}{left}"
     verb = "was canceled" if job.state is JobState.CANCELED else "failed"

@@ -1,15 +1,17 @@
 """What users order about jobs that are there already, and what they ask."""
 
+import time
 from typing import Any
 
 from retarget.control.parts import Parts
 from retarget.control.reconcile import forget
 from retarget.core.driver import Handle
 from retarget.core.errors import Conflict, RetargetError
-from retarget.core.jobs import Job
+from retarget.core.jobs import Attempt, Job
 from retarget.core.snapshots import decode
 from retarget.core.states import Event, JobState
 
+_LEAVING = 10.0  # seconds a runner that has reported its end may take to be gone
 _SILENT = 15.0  # seconds in launching after which the target itself is asked
 
 
@@ -38,13 +40,21 @@ def delete(parts: Parts, name: str) -> None:
     job = parts.jobs.find(name)
     attempts = parts.jobs.attempts(job.id)
     if job.state.is_final:
-        for attempt in attempts:
-            if attempt.handle and not forget(parts, attempt):
-                raise Conflict(f"job {job.name!r} is still being cleared away; try again")
+        _clear_away(parts, job, [attempt for attempt in attempts if attempt.handle])
     parts.jobs.delete(job)
     for attempt in attempts:
         parts.streams.remove(attempt.key)
     parts.notify(job.id)
+
+
+def _clear_away(parts: Parts, job: Job, attempts: list[Attempt]) -> None:
+    """Have the targets remove what is left of a job; a runner may need a moment to leave."""
+    deadline = parts.now() + _LEAVING
+    for attempt in attempts:
+        while not forget(parts, attempt):
+            if parts.now() > deadline:
+                raise Conflict(f"job {job.name!r} is still being cleared away; try again")
+            time.sleep(0.05)
 
 
 def wanted_blobs(parts: Parts) -> set[str]:
@@ -58,16 +68,13 @@ def wanted_blobs(parts: Parts) -> set[str]:
 def why(parts: Parts, job: Job) -> dict[str, Any]:
     """Explain where a job is, in words."""
     behind: list[str] = []
-    waits_for: list[str] = []
     if job.state is JobState.QUEUED:
         live = [other for other, attempt in parts.jobs.live() if attempt.target == job.spec.target]
         ahead = [other.name for other in _ahead(parts, job)]
         behind = [other.name for other in live] + ahead
-        waits_for = [job.reason]
     return {
         "state": job.state,
         "reason": job.reason,
-        "waits_for": waits_for,
         "behind": behind,
         "diagnosis": _diagnosis(parts, job),
     }

@@ -72,7 +72,8 @@ class Driver:
             check_interpreter(environment.python)
 
     def plan(self, launch: Launch) -> dict[str, Any]:
-        return {"folder": str(self.launches / launch.key), "command": _runner_command(".", ".")[:3]}
+        folder = str(self.launches / launch.key)
+        return {"folder": folder, "command": _runner_command("runner.pyz", folder)}
 
     def launch(self, launch: Launch) -> Handle:
         if not launch.command:

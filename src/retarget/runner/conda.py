@@ -5,28 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 _UNREACHABLE = 3
 _SIGNS = ("connect", "dns", "resolve host", "request", "timed out", "status client", "fetch")
 
 
-def build(spec: str, prefix: str) -> int:
+def build(spec: str, prefix: str) -> NoReturn:
     """Solve and install what the file `spec` asks for into `prefix`."""
     with open(spec, encoding="utf-8") as file:
         wanted = json.load(file)
+    code = 0
     try:
         asyncio.run(_build(wanted, prefix))
     except Exception as error:  # noqa: BLE001 - whatever rattler says is the user's answer
         text = " ".join(str(error).split())
+        code = 1
         if _is_network(error, text):
-            _say(f"{', '.join(wanted['channels'])} cannot be reached: {text[:300]}")
-            return _UNREACHABLE
+            text = f"{', '.join(wanted['channels'])} cannot be reached: {text[:300]}"
+            code = _UNREACHABLE
         _say(text)
-        return 1
-    sys.stdout.flush()
-    os._exit(0)  # its threads have been seen to crash a normal exit, after the work was done
+    os._exit(code)  # its threads have been seen to crash a normal exit, after the work was done
 
 
 async def _build(wanted: dict[str, Any], prefix: str) -> None:

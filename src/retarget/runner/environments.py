@@ -195,7 +195,7 @@ class Environments:
 def resolver_sentence(said: str) -> str:
     """Return the sentence in which uv says what is wrong."""
     match = re.search(
-        r"^(?:error:|  \u00d7) (.*?)(?:\n\s*\n|\n\s*hint:|\Z)", said, re.DOTALL | re.M
+        r"^(?:error:|  \u00d7) (.*?)(?:\n\s*\n|\n\s*(?:hint|help):|\Z)", said, re.DOTALL | re.M
     )
     if match is None:
         return _last_line(said)

@@ -228,7 +228,10 @@ def _arrivals(
         if item is None:
             open_ -= 1
         elif isinstance(item, BaseException):
-            raise item
+            try:
+                raise item
+            finally:
+                del item  # it holds this frame, which must not hold it
         else:
             room.release()
             yield item

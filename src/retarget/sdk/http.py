@@ -5,6 +5,7 @@ import json
 import select
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -206,9 +207,10 @@ class Connection:
     ) -> _Read:
         channel = self._channel(timeout)
         try:
-            return read(_checked(channel.exchange(request)))
-        except _Told as told:
-            raise told.error from None
+            response = channel.exchange(request)
+            problem = _problem(response)
+            if problem is None:
+                return read(response)
         except TimeoutError as error:
             self.close()
             raise ServerUnreachable(
@@ -220,6 +222,10 @@ class Connection:
         except BaseException:
             self.close()  # left in the middle: nobody else may use what is left of it
             raise
+        try:
+            raise problem
+        finally:
+            del problem  # else it and this frame would keep each other, and the socket, alive
 
     def _channel(self, timeout: float) -> "_Channel":
         held: _Channel | None = getattr(self._local, "channel", None)
@@ -243,14 +249,11 @@ class _Request:
         return self.body() if callable(self.body) else nullcontext(self.body)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class _Channel:
     line: http.client.HTTPConnection
     address: Address
     prefix: str
-
-    def __del__(self) -> None:
-        self.line.close()  # with its thread or its Connection, whichever ends first
 
     def is_closed(self) -> bool:
         """Tell whether the other side hung up: between requests nothing else can be readable."""
@@ -267,13 +270,6 @@ class _Channel:
             with suppress(BrokenPipeError, ConnectionResetError):
                 self.line.request(request.method, self.prefix + request.target, body, headers)
             return self.line.getresponse()
-
-
-class _Told(Exception):
-    """A complete answer that says what is wrong."""
-
-    def __init__(self, error: RetargetError) -> None:
-        self.error = error
 
 
 class _Refused(ServerUnreachable):
@@ -300,7 +296,10 @@ def _connected(address: Address) -> _Channel:
         why = error.strerror or str(error) or type(error).__name__
         raise _Refused(f"no server answers at {address.url} ({why})") from error
     connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return _Channel(connection, address, parts.path.rstrip("/"))
+    channel = _Channel(connection, address, parts.path.rstrip("/"))
+    # it ends with its thread or its Connection, whichever ends first, and nobody else tells it to
+    weakref.finalize(channel, connection.close).atexit = False
+    return channel
 
 
 def _parts(url: str) -> SplitResult:
@@ -327,10 +326,10 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _checked(response: http.client.HTTPResponse) -> http.client.HTTPResponse:
+def _problem(response: http.client.HTTPResponse) -> RetargetError | None:
     if 200 <= response.status < 300:
-        return response
-    raise _Told(_error(response.status, response.reason, response.read()))
+        return None
+    return _error(response.status, response.reason, response.read())
 
 
 def _error(status: int, reason: str, body: bytes) -> RetargetError:

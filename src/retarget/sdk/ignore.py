@@ -26,6 +26,7 @@ ALWAYS = frozenset(
     b" .nox .DS_Store".split()
 )
 _ENVIRONMENT_MARKS = frozenset({b"pyvenv.cfg", b"conda-meta"})
+_HOME_MARKS = {b"server.lock", b"token"}
 _AML, _GIT = b".amlignore", b".gitignore"
 
 
@@ -43,6 +44,8 @@ def walk(
         names = {entry.name for entry in entries}
         if path and not _ENVIRONMENT_MARKS.isdisjoint(names):
             continue  # a virtual environment, of venv or of conda
+        if path and names >= _HOME_MARKS:
+            continue  # a home of ours: it holds secrets, and changes while it is read
         if scope.source in names:
             scope = scope.reading(os.path.join(folder, path, scope.source))
         for entry in entries:

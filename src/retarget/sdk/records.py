@@ -57,7 +57,6 @@ class Why:
 
     state: JobState
     reason: str
-    waits_for: list[str]
     behind: list[str]
     diagnosis: str | None = None
 

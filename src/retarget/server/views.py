@@ -69,7 +69,6 @@ class Plan(BaseModel):
 class Why(BaseModel):
     state: JobState
     reason: str
-    waits_for: list[str]
     behind: list[str]
     diagnosis: str | None
 

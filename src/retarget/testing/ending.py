@@ -57,6 +57,17 @@ while time.time() < end:
     time.sleep(1)
 """,
 }
+_DEAF_PARENT = """
+import os, signal, time
+def save(*_):
+    os.write(1, b"saved\\n")
+    os._exit(0)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    signal.signal(signal.SIGTERM, save)
+    print("READY", flush=True)
+time.sleep(60)
+"""
 _COMMANDS = {name: ("sh", "-c", script) for name, script in _TREES.items()} | {
     name: ("python", "-c", code) for name, code in _PYTHON_TREES.items()
 }
@@ -95,6 +106,15 @@ class EndingClauses(Bench):
         driver.cancel(handle)
         self.finish(driver, handle)
         assert b"saved\n" in receiver.heard(launch.key).stream()
+
+    def test_every_process_is_told_to_end(self, driver: Driver, receiver: Receiver) -> None:
+        """Also one whose parent does not listen."""
+        launch = self.launch_of(receiver, "python", "-c", _DEAF_PARENT, grace=2)
+        handle = driver.launch(launch)
+        self.hear_line(receiver, launch)
+        driver.cancel(handle)
+        self.finish(driver, handle)
+        assert receiver.heard(launch.key).stream() == b"READY\nsaved\n"
 
     def test_cancel_may_be_repeated(self, driver: Driver, receiver: Receiver) -> None:
         launch = self.launch_of(receiver, "sleep", "60")
