@@ -3,6 +3,9 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 N ?= 200
+ifndef SEED
+SEED := $(shell date +%s)
+endif
 READY := .venv/.ready
 
 .PHONY: help setup demo test check chaos docs clean
@@ -34,7 +37,8 @@ check: setup  ## Format, lint, types, layers: exactly what CI runs first
 	$(BIN)/lint-imports
 
 chaos: setup  ## Kill things at N random moments and see that nothing is lost
-	$(BIN)/pytest -q -m chaos --kills $(N) tests/chaos
+	@echo "rounds from seed $(SEED): make chaos N=1 SEED=… repeats one"
+	$(BIN)/pytest -n 2 --dist worksteal -q -m chaos --kills $(N) --seed $(SEED) tests/chaos
 
 docs: setup  ## Run every example in the docs
 	$(BIN)/pytest -q tests/docs

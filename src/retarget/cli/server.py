@@ -146,10 +146,13 @@ def _connection(home: "Home", found: "Found") -> "Connection":
 def _ask_to_stop(home: "Home", found: "Found") -> None:
     import signal
 
+    from retarget.sdk.background import is_server
+
     try:
         _connection(home, found).post("/api/server/stop")
     except RetargetError:
-        os.kill(found.pid, signal.SIGTERM)  # it holds its lock, so the pid is still its own
+        if is_server(found.pid):
+            os.kill(found.pid, signal.SIGTERM)
 
 
 def _show(found: "Found", home: "Home", *, as_json: bool) -> None:

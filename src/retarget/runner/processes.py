@@ -129,7 +129,7 @@ def end(find: Callable[[], list[Process]], grace: float, reap: Callable[[], obje
     told: set[tuple[int, str]] = set()
     while True:
         reap()
-        present = find()
+        present = _reachable(find())
         if not present or time.monotonic() >= deadline:
             break
         if told.isdisjoint((process.pid, process.started) for process in present):
@@ -137,6 +137,7 @@ def end(find: Callable[[], list[Process]], grace: float, reap: Callable[[], obje
                 told.add((process.pid, process.started))
                 _signal(process, signal.SIGTERM)
         time.sleep(0.01)
+    pause = 0.005
     while present:
         # Stopped first: one that forks without end cannot run away from the killing.
         for process in present:
@@ -144,13 +145,19 @@ def end(find: Callable[[], list[Process]], grace: float, reap: Callable[[], obje
         for process in find():
             _signal(process, signal.SIGKILL)
         reap()
-        time.sleep(0.005)
-        present = find()
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.5)  # one that hangs in the kernel cannot be hurried
+        present = _reachable(find())
+
+
+def _reachable(found: list[Process]) -> list[Process]:
+    """Leave out what has become another user's: it cannot be ended from here."""
+    return [process for process in found if _signal(process, 0)]
 
 
 def _is_theirs(pid: int, started: str) -> bool:
     leader = look(pid)
-    return leader is None or leader.started == started
+    return pid > 1 and (leader is None or leader.started == started)  # 0 and 1 are the system's
 
 
 def _environment_of(pid: int) -> list[bytes]:
@@ -161,11 +168,12 @@ def _environment_of(pid: int) -> list[bytes]:
         return []
 
 
-def _signal(process: Process, number: int) -> None:
+def _signal(process: Process, number: int) -> bool:
     try:
         os.kill(process.pid, number)
     except (ProcessLookupError, PermissionError):
-        pass
+        return False
+    return True
 
 
 def _processes_from_ps() -> list[Process]:

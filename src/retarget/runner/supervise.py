@@ -11,7 +11,6 @@ import select
 import signal
 import sys
 import time
-from typing import Any
 
 from retarget.runner.errors import Ended, Over, Refused, Stopped, Unprepared, Unreachable
 from retarget.runner.folder import Folder, Journal
@@ -26,6 +25,10 @@ from retarget.runner.processes import (
     look,
     spawn,
 )
+
+TYPE_CHECKING = False  # `typing` itself takes 6 ms to import
+if TYPE_CHECKING:
+    from typing import Any
 
 _NO_PORT = "29500"  # what PyTorch takes by itself; one process needs none
 _LINGER = 600.0  # seconds without a server after which the runner leaves the rest to a later one

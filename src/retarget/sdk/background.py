@@ -105,6 +105,15 @@ def running(home: Home) -> Found | None:
     return found if found is not None and is_locked(home.server_lock) else None
 
 
+def is_server(pid: int) -> bool:
+    """Tell whether this process is one of our servers, and not a later owner of its number."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"retarget.server" in words
+
+
 def wait_until_stopped(home: Home, found: Found | None, *, timeout: float) -> bool:
     """Wait for the server of `home` to be gone, its process too; False if it still is there."""
     deadline = time.monotonic() + timeout

@@ -22,6 +22,7 @@ class Reports:
     events: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     streams: dict[str, bytearray] = field(default_factory=dict[str, bytearray])
     outputs: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    carried: int = 0  # bytes of streams that were sent, those sent again too
     canceled: bool = False  # the order it gets with the next answer
     over: bool = False  # nothing more is wanted of it
 
@@ -48,6 +49,7 @@ class Reports:
 
     def append(self, name: str, offset: int, content: bytes) -> int:
         """Take in what is new and leaves no gap; return the stream's size."""
+        self.carried += len(content)
         held = self.streams.setdefault(name, bytearray())
         if offset <= len(held) < offset + len(content):
             held += content[len(held) - offset :]
@@ -62,6 +64,7 @@ class Receiver:
         self.port = 0
         self.blobs: dict[str, bytes] = {}
         self.refuses: set[str] = set()  # of events, streams, outputs, blobs: what gets a 503
+        self.pause = 0.0  # seconds that taking in a part of a stream lasts
         self.requests: list[str] = []  # "PUT streams/output", in the order they came
         self._attempts: dict[str, Reports] = {}
         self._changed = threading.Condition()
@@ -125,6 +128,8 @@ class Receiver:
         parts = urlsplit(address)
         _, _, _, key, what = parts.path.split("/", 4)
         noun, _, rest = what.partition("/")
+        if noun == "streams":
+            time.sleep(self.pause)
         with self._changed:
             self.requests.append(f"{method} {what}")
             reports = self._attempts.setdefault(key, Reports())

@@ -82,6 +82,11 @@ class RunningClauses(Bench):
         heard = self.run(driver, receiver, self.launch_of(receiver, "python", "-c", code))
         assert _fingerprint(heard.stream()) == _fingerprint(_BYTES[payload])
 
+    def test_what_has_arrived_is_not_sent_again(self, driver: Driver, receiver: Receiver) -> None:
+        script = "for n in 1 2 3 4; do echo $n; echo $n >> logs/n; sleep 0.2; done"
+        heard = self.run_shell(driver, receiver, script)
+        assert heard.carried == sum(len(held) for held in heard.streams.values()) == 16
+
     def test_errors_go_with_the_output_in_their_order(
         self, driver: Driver, receiver: Receiver
     ) -> None:

@@ -69,12 +69,16 @@ class SurvivingClauses(Bench):
         self, driver: Driver, receiver: Receiver
     ) -> None:
         code = (
-            "import os, time; open('logs/z', 'w').write('z'); end = time.time() + 60\n"
-            "while time.time() < end: os.write(1, b'y' * (1 << 20)); time.sleep(0.002)"
+            "import os, time; begin = time.time()\n"
+            "while time.time() < begin + 60:\n"
+            "    os.write(1, b'y' * 1000); time.sleep(0.005)\n"
+            "    if time.time() > begin + 0.5: open('logs/z', 'w').write('z')"
         )
+        receiver.pause = 0.1  # by the time it has one part, there is another
         launch = self.launch_of(receiver, "python", "-c", code)
         handle = driver.launch(launch)
         self.hear(receiver, launch, lambda heard: "logs/z" in heard.streams)
+        receiver.pause = 0.0
         driver.cancel(handle)
         self.finish(driver, handle)
 

@@ -1,7 +1,7 @@
 """/api/attempts: the runners' door. Each opens with that attempt's own token only."""
 
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
 from anyio.to_thread import run_sync
@@ -9,7 +9,6 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import FileResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from retarget.blobs.folder import Blobs
 from retarget.control.parts import Parts
 from retarget.control.report import present, take_events
 from retarget.core.errors import Forbidden, Invalid
@@ -105,8 +104,8 @@ def fetch_blobs(key: RunnerKey, asked: Digests, parts: PartsDep) -> StreamingRes
     """Give out many parts of this job's own code, as frames."""
     job, _ = present(parts, key)
     _check_own(parts, job, set(asked.digests))
-    frames = _frames(parts.blobs, asked.digests)
-    return StreamingResponse(frames, media_type="application/octet-stream")
+    paths = [parts.blobs.path(digest) for digest in asked.digests]  # all there, or none is sent
+    return StreamingResponse(_frames(paths), media_type="application/octet-stream")
 
 
 def _append(parts: Parts, key: str, stream: str, offset: int, content: bytes) -> int:
@@ -131,7 +130,7 @@ def _check_own(parts: Parts, job: Job, digests: set[str]) -> None:
         raise Forbidden("that blob is not a part of this job's code")
 
 
-def _frames(blobs: Blobs, digests: list[str]) -> Iterator[bytes]:
-    for digest in digests:
-        content = blobs.path(digest).read_bytes()
-        yield bytes.fromhex(digest) + len(content).to_bytes(8, "big") + content
+def _frames(paths: list[Path]) -> Iterator[bytes]:
+    for path in paths:
+        content = path.read_bytes()
+        yield bytes.fromhex(path.name) + len(content).to_bytes(8, "big") + content
