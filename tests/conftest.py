@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     stopped = subprocess.run([COMMAND, "server", "stop"], capture_output=True, timeout=60)
     left = _processes_left(path, patience=10.0)
     for pid in left:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     assert stopped.returncode == 0, stopped.stderr.decode()
     assert not left, f"these outlived the test: {left}"
 

@@ -1,0 +1,178 @@
+"""Ctrl-C and other signals, sent to the real command; on a real terminal where it asks."""
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+COMMAND = str(Path(sys.executable).parent / "retarget")
+CTRL_C = b"\x03"
+
+
+class Terminal:
+    """A command on a terminal of its own; what is typed and shown goes through here."""
+
+    def __init__(self, args: list[str], cwd: Path) -> None:
+        self.pid, self._end = pty.fork()
+        if not self.pid:
+            os.chdir(cwd)
+            os.execvpe(COMMAND, [COMMAND, *args], os.environ | {"TERM": "xterm"})
+        self.shown = ""
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._end, keys)
+
+    def wait_for(self, text: str, *, timeout: float = 30) -> None:
+        deadline = time.monotonic() + timeout
+        while text not in self.shown:
+            assert time.monotonic() < deadline, f"no {text!r} in {self.shown!r}"
+            self._read(0.1)
+
+    def exit_code(self, *, timeout: float = 30) -> int:
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            self._read(0.05)
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._read(0.05)
+                os.close(self._end)
+                return os.waitstatus_to_exitcode(status)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        raise AssertionError(f"it did not end; it showed {self.shown!r}")
+
+    def _read(self, wait: float) -> None:
+        if select.select([self._end], [], [], wait)[0]:
+            try:
+                self.shown += os.read(self._end, 65536).decode(errors="replace")
+            except OSError:  # the other side is closed
+                time.sleep(wait)
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "sleep.py").write_text("import time; print('begun', flush=True); time.sleep(60)")
+    count = "import time\nfor n in range(20): print('line', n, flush=True); time.sleep(0.2)"
+    (folder / "count.py").write_text(count)
+    return folder
+
+
+@pytest.fixture
+def sleeping(retarget: Cli, code: Path) -> Iterator[Terminal]:
+    """A `run` on a terminal, of a job named `s` that has begun."""
+    retarget("server", "start")
+    terminal = Terminal(["run", "--name", "s", "sleep.py"], code)
+    terminal.wait_for("begun")
+    yield terminal
+    retarget("job", "cancel", "s")
+    retarget("job", "wait", "s")
+
+
+def test_detach_leaves_the_job_running(sleeping: Terminal, retarget: Cli) -> None:
+    sleeping.type(CTRL_C)
+    sleeping.wait_for("[d]etach, [c]ancel")
+    sleeping.type(b"d\n")
+    assert sleeping.exit_code() == 0
+    assert "retarget job logs s -f" in sleeping.shown
+    assert '"running"' in retarget("job", "show", "s", "--json").stdout
+
+
+def test_cancel_ends_the_job(sleeping: Terminal) -> None:
+    sleeping.type(CTRL_C)
+    sleeping.wait_for("[d]etach, [c]ancel")
+    sleeping.type(b"c\n")
+    assert sleeping.exit_code() == 130
+    assert "was canceled" in sleeping.shown
+
+
+def test_a_second_ctrl_c_at_the_question_cancels(sleeping: Terminal) -> None:
+    sleeping.type(CTRL_C)
+    sleeping.wait_for("[d]etach, [c]ancel")
+    sleeping.type(CTRL_C)
+    assert sleeping.exit_code() == 130
+    assert "was canceled" in sleeping.shown
+
+
+def test_it_asks_once_and_then_cancels(sleeping: Terminal) -> None:
+    sleeping.type(CTRL_C)
+    sleeping.wait_for("keep waiting?")
+    sleeping.type(b"\n")
+    time.sleep(0.5)
+    sleeping.type(CTRL_C)
+    assert sleeping.exit_code() == 130
+    assert sleeping.shown.count("keep waiting?") == 1
+
+
+def test_keeping_on_loses_no_line(retarget: Cli, code: Path) -> None:
+    retarget("server", "start")
+    terminal = Terminal(["run", "count.py"], code)
+    terminal.wait_for("line 3\r\n")
+    terminal.type(CTRL_C)
+    terminal.wait_for("keep waiting?")
+    time.sleep(1)
+    terminal.type(b"\n")
+    assert terminal.exit_code() == 0
+    assert re.findall(r"line (\d+)\r\n", terminal.shown) == [str(n) for n in range(20)]
+
+
+def test_without_a_terminal_sigint_cancels(retarget: Cli, code: Path) -> None:
+    with _running(code, "run", "--name", "s", "sleep.py") as child:
+        child.send_signal(signal.SIGINT)
+        assert child.wait(timeout=30) == 130
+    assert '"canceled"' in retarget("job", "show", "s", "--json").stdout
+
+
+def test_sigterm_detaches(retarget: Cli, code: Path) -> None:
+    with _running(code, "run", "--name", "s", "sleep.py") as child:
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(timeout=30) == 143
+    assert '"running"' in retarget("job", "show", "s", "--json").stdout
+    retarget("job", "cancel", "s")
+    assert retarget("job", "wait", "s").returncode == 130
+
+
+@pytest.mark.parametrize("args", [("logs", "s", "-f"), ("wait", "s")])
+def test_watching_stops_and_the_job_goes_on(retarget: Cli, code: Path, args: tuple[str]) -> None:
+    retarget("run", "-d", "--name", "s", "sleep.py", cwd=code)
+    with subprocess.Popen([COMMAND, "job", *args], stderr=subprocess.PIPE) as child:
+        time.sleep(1.5)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(timeout=30) == 130
+        assert child.stderr is not None
+        assert b"Traceback" not in child.stderr.read()
+    assert '"running"' in retarget("job", "show", "s", "--json").stdout
+    retarget("job", "cancel", "s")
+    assert retarget("job", "wait", "s").returncode == 130
+
+
+def test_a_waiting_job_is_shown_by_a_spinner(retarget: Cli, code: Path) -> None:
+    cpus = str(os.cpu_count())
+    retarget("run", "-d", "--name", "s", "--cpus", cpus, "sleep.py", cwd=code)
+    terminal = Terminal(["run", "--name", "t", "--cpus", cpus, "count.py"], code)
+    terminal.wait_for(" waiting")
+    retarget("job", "cancel", "s")
+    terminal.wait_for("line 3")
+    terminal.type(CTRL_C)
+    terminal.wait_for("keep waiting?")
+    terminal.type(CTRL_C)
+    assert terminal.exit_code() == 130
+
+
+def _running(code: Path, *args: str) -> "subprocess.Popen[str]":
+    child = subprocess.Popen(
+        [COMMAND, *args], cwd=code, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "begun\n"
+    return child

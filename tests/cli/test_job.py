@@ -1,0 +1,211 @@
+"""`retarget job …` on real jobs."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+COMMAND = str(Path(sys.executable).parent / "retarget")
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "hello.py").write_text("print('hello')")
+    (folder / "sleep.py").write_text("import time; print('begun', flush=True); time.sleep(60)")
+    (folder / "model.py").write_text(
+        "import os; os.mkdir('outputs/deep'); open('outputs/deep/er.bin', 'wb').write(b'\\0\\1')\n"
+        "open('outputs/model.txt', 'w').write('weights'); open('logs/own.log', 'w').write('own')"
+    )
+    return folder
+
+
+def test_what_was_run_is_listed_newest_first_and_filtered(retarget: Cli, code: Path) -> None:
+    for name, experiment in (("one", "a"), ("two", "b"), ("three", "b")):
+        retarget("run", "--name", name, "--experiment", experiment, "hello.py", cwd=code)
+    rows = json.loads(retarget("job", "list", "--json").stdout)
+    assert [row["name"] for row in rows] == ["three", "two", "one"]
+    assert {"name", "state", "reason", "target"} <= rows[0].keys()
+    assert rows[0]["state"] == "succeeded"
+    of_b = retarget("job", "list", "--json", "--experiment", "b", "--limit", "1")
+    assert [row["name"] for row in json.loads(of_b.stdout)] == ["three"]
+    assert json.loads(retarget("job", "list", "--json", "--state", "failed").stdout) == []
+    table = retarget("job", "list").stdout.splitlines()
+    assert table[0].split() == ["NAME", "STATE", "TARGET", "EXPERIMENT", "AGE", "TOOK", "REASON"]
+    assert table[1].startswith("three")
+    wrong = retarget("job", "list", "--state", "happy")
+    assert (wrong.returncode, "queued" in wrong.stderr) == (2, True)
+
+
+def test_show_tells_everything_about_a_job(retarget: Cli, code: Path) -> None:
+    retarget("run", "--name", "m", "--set-env", "A=[bold]", "model.py", cwd=code)
+    shown = retarget("job", "show", "m").stdout
+    for part in (
+        "succeeded",
+        "python model.py",
+        "1 CPU",
+        "outputs/model.txt",
+        "queued",
+        "A=[bold]",
+    ):
+        assert part in shown
+    view = json.loads(retarget("job", "show", "m", "--json").stdout)
+    assert (view["state"], view["exit_code"], len(view["attempts"])) == ("succeeded", 0, 1)
+
+
+def test_logs_and_their_streams(retarget: Cli, code: Path) -> None:
+    retarget("run", "--name", "h", "hello.py", cwd=code)
+    assert retarget("job", "logs", "h").stdout == "hello\n"
+    assert retarget("job", "logs", "h", "-f").stdout == "hello\n"
+    assert retarget("job", "logs", "h", "--stream", "output", "-f").stdout == "hello\n"
+    assert retarget("job", "logs", "h", "--attempt", "1").stdout == "hello\n"
+    assert retarget("job", "logs", "h", "--attempt", "9").returncode == 1
+    retarget("run", "--name", "m", "model.py", cwd=code)
+    assert retarget("job", "logs", "m", "--file", "own.log").stdout == "own"
+    assert retarget("job", "logs", "m", "--file", "logs/own.log").stdout == "own"
+    both = retarget("job", "logs", "m", "--file", "own.log", "--rank", "1")
+    assert both.returncode == 2
+
+
+def test_logs_of_one_rank(retarget: Cli, code: Path) -> None:
+    (code / "rank.py").write_text("import os; print('I am', os.environ['RANK'])")
+    retarget("run", "--name", "r", "--processes-per-node", "2", "rank.py", cwd=code)
+    assert retarget("job", "logs", "r", "--rank", "1").stdout == "I am 1\n"
+    assert sorted(retarget("job", "logs", "r").stdout.splitlines()) == [
+        "[rank 0] I am 0",
+        "[rank 1] I am 1",
+    ]
+    assert retarget("job", "logs", "r", "--rank", "0", "-f").stdout == "I am 0\n"
+
+
+def test_outputs_are_listed_and_fetched(retarget: Cli, code: Path, tmp_path: Path) -> None:
+    retarget("run", "--name", "m", "model.py", cwd=code)
+    listed = json.loads(retarget("job", "outputs", "m", "--json").stdout)
+    assert [row["path"] for row in listed] == ["outputs/deep/er.bin", "outputs/model.txt"]
+    assert "outputs/model.txt" in retarget("job", "outputs", "m").stdout
+    done = retarget("job", "outputs", "m", "--download", tmp_path / "got")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "got/outputs/model.txt").read_text() == "weights"
+    assert (tmp_path / "got/outputs/deep/er.bin").read_bytes() == b"\0\1"
+    retarget("job", "outputs", "m", "outputs/model.txt", "--download", tmp_path / "one")
+    files = [path for path in (tmp_path / "one").rglob("*") if path.is_file()]
+    assert files == [tmp_path / "one/outputs/model.txt"]
+    missing = retarget("job", "outputs", "m", "outputs/none")
+    assert missing.returncode == 1
+    assert "outputs/model.txt" in missing.stderr
+
+
+def test_cancel_and_wait(retarget: Cli, code: Path) -> None:
+    retarget("run", "-d", "--name", "s", "sleep.py", cwd=code)
+    assert retarget("job", "cancel", "s").returncode == 0
+    done = retarget("job", "wait", "s")
+    assert done.returncode == 130
+    assert "canceled" in done.stderr
+    again = retarget("job", "cancel", "s")
+    assert again.returncode == 1
+    assert "s" in again.stderr
+
+
+def test_several_are_canceled_and_each_failure_told(retarget: Cli, code: Path) -> None:
+    retarget("run", "-d", "--name", "s", "sleep.py", cwd=code)
+    done = retarget("job", "cancel", "nobody", "s")
+    assert done.returncode == 1
+    assert "nobody" in done.stderr
+    assert retarget("job", "wait", "s").returncode == 130
+
+
+def test_rerun_runs_the_same_again(retarget: Cli, code: Path) -> None:
+    retarget("run", "--name", "h", "hello.py", cwd=code)
+    (code / "hello.py").write_text("print('changed since')")
+    done = retarget("job", "rerun", "h", "--name", "again")
+    assert (done.returncode, done.stdout) == (0, "hello\n")
+    detached = retarget("job", "rerun", "h", "-d", "--name", "third")
+    assert detached.stdout == "third\n"
+    assert retarget("job", "wait", "third").returncode == 0
+
+
+def test_why_names_what_it_waits_for_and_behind_whom(retarget: Cli, code: Path) -> None:
+    cpus = str(os.cpu_count())
+    retarget("run", "-d", "--name", "first", "--cpus", cpus, "sleep.py", cwd=code)
+    retarget("run", "-d", "--name", "second", "--cpus", cpus, "sleep.py", cwd=code)
+    retarget("run", "-d", "--name", "third", "--cpus", cpus, "sleep.py", cwd=code)
+    time.sleep(0.5)
+    told = json.loads(retarget("job", "why", "third", "--json").stdout)
+    assert told["state"] == "queued"
+    assert told["behind"]
+    assert "queued" in retarget("job", "why", "third").stdout
+    retarget("job", "cancel", "third", "second", "first")
+    assert retarget("job", "wait", "first").returncode == 130
+
+
+def test_delete_removes_what_has_ended(retarget: Cli, code: Path) -> None:
+    retarget("run", "--name", "h", "hello.py", cwd=code)
+    retarget("run", "-d", "--name", "s", "sleep.py", cwd=code)
+    refused = retarget("job", "delete", "s")
+    assert refused.returncode == 1
+    assert retarget("job", "delete", "h").returncode == 0
+    assert retarget("job", "show", "h").returncode == 1
+    retarget("job", "cancel", "s")
+    retarget("job", "wait", "s")
+
+
+def test_delete_asks_on_a_terminal(retarget: Cli, code: Path) -> None:
+    retarget("run", "--name", "h", "hello.py", cwd=code)
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([COMMAND, "job", "delete", "h"], stdin=theirs, stderr=theirs) as child:
+        os.write(ours, b"n\n")
+        assert child.wait(timeout=60) == 1
+    assert retarget("job", "show", "h").returncode == 0
+    with subprocess.Popen([COMMAND, "job", "delete", "h"], stdin=theirs, stderr=theirs) as child:
+        os.write(ours, b"y\n")
+        assert child.wait(timeout=60) == 0
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_an_unknown_job_is_one_sentence(retarget: Cli) -> None:
+    done = retarget("job", "show", "nobody")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "nobody" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_targets_are_listed_shown_and_checked(retarget: Cli) -> None:
+    [row] = json.loads(retarget("target", "list", "--json").stdout)
+    assert (row["name"], row["kind"]) == ("local", "local")
+    assert json.loads(retarget("target", "show", "local", "--json").stdout)["name"] == "local"
+    assert json.loads(retarget("target", "check", "local", "--json").stdout)["reason"] == ""
+    assert "local" in [
+        row["kind"] for row in json.loads(retarget("target", "kinds", "--json").stdout)
+    ]
+    for args in (("list",), ("show", "local"), ("check", "local"), ("kinds",)):
+        done = retarget("target", *args)
+        assert (done.returncode, "local" in done.stdout) == (0, True), done.stderr
+    assert retarget("target", "show", "mars").returncode == 1
+
+
+def test_environments_are_built_listed_and_removed(retarget: Cli, code: Path) -> None:
+    # needs no package host: nothing is installed into it
+    (code / "requirements.txt").write_text("# nothing\n")
+    assert json.loads(retarget("env", "list", "--json").stdout) == []
+    built = retarget("env", "build", code / "requirements.txt", "--name", "bare", timeout=120)
+    assert built.returncode == 0, built.stderr
+    [row] = json.loads(retarget("env", "list", "--json").stdout)
+    assert row["name"] == "bare"
+    assert [each["target"] for each in row["built"]] == ["local"]
+    assert "bare" in retarget("env", "list").stdout
+    assert "bare" in retarget("env", "show", "bare").stdout
+    (code / "where.py").write_text("import sys; print(sys.prefix != sys.base_prefix)")
+    assert retarget("run", "-e", "bare", "where.py", cwd=code).stdout == "True\n"
+    removed = retarget("env", "delete", "bare")
+    assert removed.returncode == 0, removed.stderr
+    assert json.loads(retarget("env", "list", "--json").stdout) == []
+    assert retarget("env", "build").returncode == 2
