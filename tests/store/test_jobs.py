@@ -153,7 +153,7 @@ def test_one_of_two_servers_places_on_a_target(
     assert sum(isinstance(end, Conflict) for end in ends) == 7
     assert targets.placements("local") == 1
     assert [job.id for job, _ in jobs.live()] == [won.id]
-    assert {job.id for job in jobs.queued()} == {job.id for job in waiting} - {won.id}
+    assert {job.id for job in jobs.queued("local")} == {job.id for job in waiting} - {won.id}
     assert sum(len(jobs.attempts(job.id)) for job in waiting) == 1
 
 
@@ -275,7 +275,9 @@ def test_pages_join_up(jobs: Jobs, add: Add, states: list[JobState]) -> None:
 def test_the_queue_is_in_placing_order(jobs: Jobs, add: Add, place: Place) -> None:
     low, first, high, second = (add(priority=number) for number in (-5, 0, 9, 0))
     place(add(priority=10))
-    assert jobs.queued() == [high, first, second, low]
+    assert jobs.queued("local") == [high, first, second, low]
+    assert jobs.queued("local", most=2) == [high, first]
+    assert jobs.queued("elsewhere") == []
 
 
 def test_live_jobs_come_with_their_present_attempt(jobs: Jobs, add: Add, place: Place) -> None:
@@ -344,8 +346,8 @@ def test_a_listing_walks_an_index_and_never_sorts(
 
 @pytest.mark.parametrize("address", ["sqlite"], indirect=True)
 def test_the_queue_and_the_live_jobs_are_found_by_index(jobs: Jobs) -> None:
-    (step,) = _plan(jobs, jobs.queued)
-    assert step == "SEARCH jobs USING INDEX jobs_in_placing_order (state=?)"
+    (step,) = _plan(jobs, lambda: jobs.queued("local", most=64))
+    assert step == "SEARCH jobs USING INDEX jobs_in_placing_order (target=? AND state=?)"
     of_jobs, of_attempts = _plan(jobs, jobs.live)
     assert "SEARCH jobs USING INDEX" in of_jobs
     assert "(state=?)" in of_jobs

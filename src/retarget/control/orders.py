@@ -4,12 +4,14 @@ import time
 from typing import Any
 
 from retarget.control.parts import Parts
+from retarget.control.place import place
 from retarget.control.reconcile import forget
 from retarget.core.driver import Handle
 from retarget.core.errors import Conflict, RetargetError
 from retarget.core.jobs import Attempt, Job
 from retarget.core.snapshots import decode
 from retarget.core.states import Event, JobState
+from retarget.core.targets import Facts
 
 _LEAVING = 10.0  # seconds a runner that has reported its end may take to be gone
 _SILENT = 15.0  # seconds in launching after which the target itself is asked
@@ -67,23 +69,29 @@ def wanted_blobs(parts: Parts) -> set[str]:
 
 def why(parts: Parts, job: Job) -> dict[str, Any]:
     """Explain where a job is, in words."""
-    behind: list[str] = []
+    reason, behind = job.reason, list[str]()
     if job.state is JobState.QUEUED:
-        live = [other for other, attempt in parts.jobs.live() if attempt.target == job.spec.target]
-        ahead = [other.name for other in _ahead(parts, job)]
-        behind = [other.name for other in live] + ahead
+        reason, behind = _waiting(parts, job)
     return {
         "state": job.state,
-        "reason": job.reason,
+        "reason": reason,
         "behind": behind,
         "diagnosis": _diagnosis(parts, job),
     }
 
 
-def _ahead(parts: Parts, job: Job) -> list[Job]:
-    queue = [other for other in parts.jobs.queued() if other.spec.target == job.spec.target]
-    names = [other.id for other in queue]
-    return queue[: names.index(job.id)] if job.id in names else []
+def _waiting(parts: Parts, job: Job) -> tuple[str, list[str]]:
+    """Return what a queued job waits for now, and everybody who is ahead of it."""
+    target = parts.targets.find(job.spec.target)
+    live = [pair for pair in parts.jobs.live() if pair[1].target == target.name]
+    queue = parts.jobs.queued(target.name)
+    reason, ahead = job.reason, list[str]()
+    for placement in place(queue, live, target.facts or Facts()):
+        if placement.job.id == job.id:
+            reason = placement.reason or reason
+            break
+        ahead.append(placement.job.name)
+    return reason, [other.name for other, _ in live] + ahead
 
 
 def _diagnosis(parts: Parts, job: Job) -> str | None:

@@ -17,7 +17,7 @@ from retarget.control.launch import launch_of
 from retarget.control.parts import Parts
 from retarget.control.place import Placement, place
 from retarget.control.report import present
-from retarget.control.submit import check
+from retarget.control.submit import check, waiting_reason
 from retarget.core.driver import Handle, Observation, Phase
 from retarget.core.errors import (
     Conflict,
@@ -34,6 +34,7 @@ from retarget.core.targets import Target
 
 _log = logging.getLogger(__name__)
 _EVERY = 1.0  # seconds between two looks at the targets
+_HEAD = 64  # jobs at the head of a queue that are looked at in one round
 _PATIENCE = 600.0  # seconds to go on trying to launch
 
 Pair = tuple[Job, Attempt]
@@ -75,13 +76,14 @@ class Loop:
 
     def round(self) -> None:
         """Do everything that is to be done now."""
+        now = time.monotonic()
+        due = now - self._polled >= self._every
         self._check_targets()
-        self._place()
+        self._place(explain=due)
         live = self._parts.jobs.live()
         self._launch([pair for pair in live if pair[1].key not in self._adopted])
-        now = time.monotonic()
         self._cancel(live)
-        if now - self._polled >= self._every:
+        if due:
             self._polled = now
             self._poll([pair for pair in live if pair[1].key in self._adopted])
             self._forget()
@@ -95,38 +97,38 @@ class Loop:
                 with suppress(TargetUnreachable):  # remembered as the target's reason
                     check(self._parts, target)
 
-    def _place(self) -> None:
-        queued = self._parts.jobs.queued()
-        if not queued:
-            return
-        live = self._parts.jobs.live()
-        targets = {target.name: target for target in self._parts.targets.list()}
-        for name in dict.fromkeys(job.spec.target for job in queued):
-            here = [job for job in queued if job.spec.target == name]
-            there = [pair for pair in live if pair[1].target == name]
-            self._place_on(targets.get(name), name, here, there)
+    def _place(self, *, explain: bool) -> None:
+        live: list[Pair] | None = None
+        for target in self._parts.targets.list():
+            queued = self._parts.jobs.queued(target.name, most=_HEAD)
+            if queued:
+                live = self._parts.jobs.live() if live is None else live
+                there = [pair for pair in live if pair[1].target == target.name]
+                self._place_on(target, queued, there, explain=explain)
 
     def _place_on(
-        self, target: Target | None, name: str, queued: list[Job], live: list[Pair]
+        self, target: Target, queued: list[Job], live: list[Pair], *, explain: bool
     ) -> None:
-        if target is None or target.facts is None:
-            why = target.reason if target else "it was removed"
+        if target.facts is None:
             for job in queued:
-                self._parts.jobs.explain(job, f"target {name!r} cannot be used: {why}")
+                self._explain(job, f"target {target.name!r} cannot be used: {target.reason}")
             return
-        seen = self._parts.targets.placements(name)
-        for placement in place(queued, live, target.facts):
-            if not placement.starts:
-                self._explain(placement)
-                continue
-            with suppress(Conflict):  # moved by an order, or another server: next round
-                self._start(placement, target, seen)
-                seen += 1
+        seen = self._parts.targets.placements(target.name)
+        placements = place(queued, live, target.facts)
+        for placement in placements:
+            if placement.starts:
+                with suppress(Conflict):  # moved by an order, or another server: next round
+                    self._start(placement, target, seen)
+                    seen += 1
+            elif explain or placement.job.reason == waiting_reason(target.name):
+                self._explain(placement.job, placement.reason)
+        if len(queued) == _HEAD and placements[-1].starts:
+            self._parts.wake()  # there was room for more than this round looked at
 
-    def _explain(self, placement: Placement) -> None:
-        if placement.reason != placement.job.reason:
-            self._parts.jobs.explain(placement.job, placement.reason)
-            self._parts.notify(placement.job.id)
+    def _explain(self, job: Job, reason: str) -> None:
+        if reason != job.reason:
+            self._parts.jobs.explain(job, reason)
+            self._parts.notify(job.id)
 
     def _start(self, placement: Placement, target: Target, seen: int) -> None:
         job, now = placement.job, self._parts.now()

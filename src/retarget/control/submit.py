@@ -67,6 +67,11 @@ def check(parts: Parts, target: Target) -> Facts:
     return facts
 
 
+def waiting_reason(target: str) -> str:
+    """Return the reason of a job far down the queue; those near its head get a better one."""
+    return f"waiting for its turn on {target}"
+
+
 def _admit(parts: Parts, spec: JobSpec) -> tuple[Target, Facts]:
     try:
         target = parts.targets.find(spec.target)
@@ -113,7 +118,7 @@ def _job(spec: JobSpec, name: str, now: float) -> Job:
         id=new_id(now),
         name=name,
         state=JobState.QUEUED,
-        reason="just submitted",
+        reason=waiting_reason(spec.target),
         version=0,
         spec=spec,
         created=now,

@@ -76,16 +76,19 @@ class Jobs:
             raise _no_job(job_id)
         return _job(row)
 
-    def counts(self) -> dict[JobState, int]:
-        """Tell how many jobs are in each state, zeros included."""
+    def counts(self, target: str | None = None) -> dict[JobState, int]:
+        """Tell how many jobs are in each state, zeros included; of one target or of all."""
         query = select(jobs.c.state, func.count()).group_by(jobs.c.state)
+        if target is not None:
+            query = query.where(jobs.c.target == target)
         with reading(self.engine) as db:
             counted = {state: number for state, number in db.execute(query)}
         return {state: counted.get(state, 0) for state in JobState}
 
-    def queued(self) -> list[Job]:
-        """Return the jobs that wait, in placing order: priority first, then age."""
-        query = select(jobs).where(jobs.c.state == JobState.QUEUED)
+    def queued(self, target: str, *, most: int | None = None) -> list[Job]:
+        """Return the jobs that wait for a target, in placing order: priority first, then age."""
+        waiting = (jobs.c.target == target) & (jobs.c.state == JobState.QUEUED)
+        query = select(jobs).where(waiting).limit(most)
         with reading(self.engine) as db:
             rows = db.execute(query.order_by(jobs.c.priority.desc(), jobs.c.id)).mappings()
             return [_job(row) for row in rows]

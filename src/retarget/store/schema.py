@@ -64,7 +64,7 @@ Index("jobs_by_target", jobs.c.target, jobs.c.id)
 Index("jobs_by_target_and_state", jobs.c.target, jobs.c.state, jobs.c.id)
 Index("jobs_by_experiment", jobs.c.experiment, jobs.c.id)
 Index("jobs_by_experiment_and_state", jobs.c.experiment, jobs.c.state, jobs.c.id)
-Index("jobs_in_placing_order", jobs.c.state, jobs.c.priority.desc(), jobs.c.id)
+Index("jobs_in_placing_order", jobs.c.target, jobs.c.state, jobs.c.priority.desc(), jobs.c.id)
 
 history = Table(
     "history",

@@ -7,6 +7,7 @@ from retarget.control import submit
 from retarget.control.parts import Parts
 from retarget.core.errors import Invalid
 from retarget.core.jobs import Attempt, Job
+from retarget.core.states import JobState
 from retarget.core.targets import Target
 from retarget.server.auth import PartsDep
 from retarget.server.views import KindView, TargetView, Used
@@ -39,11 +40,11 @@ def check_target(name: str, parts: PartsDep) -> TargetView:
 
 def _view(parts: Parts, target: Target) -> TargetView:
     live = [pair for pair in parts.jobs.live() if pair[1].target == target.name]
-    queued = [job for job in parts.jobs.queued() if job.spec.target == target.name]
+    queued = parts.jobs.counts(target.name)[JobState.QUEUED]
     return TargetView(
         **target.model_dump(exclude={"facts"}),
         facts=target.facts,
-        jobs={"running": len(live), "queued": len(queued)},
+        jobs={"running": len(live), "queued": queued},
         used=_used(live),
     )
 

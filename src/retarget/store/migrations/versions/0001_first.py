@@ -41,7 +41,8 @@ def _jobs() -> None:
     op.create_index("jobs_by_target_and_state", "jobs", ["target", "state", "id"])
     op.create_index("jobs_by_experiment", "jobs", ["experiment", "id"])
     op.create_index("jobs_by_experiment_and_state", "jobs", ["experiment", "state", "id"])
-    op.create_index("jobs_in_placing_order", "jobs", ["state", sa.text("priority DESC"), "id"])
+    order = ["target", "state", sa.text("priority DESC"), "id"]
+    op.create_index("jobs_in_placing_order", "jobs", order)
 
 
 def _history() -> None:
