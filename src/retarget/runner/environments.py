@@ -139,7 +139,7 @@ class Environments:
 
     def _venv(self, prefix: str, python: str | None) -> None:
         asked = python or self._node.get("python") or sys.executable
-        self._uv("venv", "--no-project", "--no-config", "--python", asked, prefix)
+        self._uv("venv", "--quiet", "--no-project", "--no-config", "--python", asked, prefix)
 
     def _install(self, prefix: str, place: str, lines: list[str]) -> None:
         if not lines:

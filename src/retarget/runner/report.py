@@ -69,7 +69,7 @@ class Reporter:
             self._server.close()
 
     def _send_everything(self) -> None:
-        self._send_events()
+        self._send_news()
         self._scan_logs()
         self._send_streams()
         self._collector.send(self._server, settled=0.0)
@@ -78,7 +78,7 @@ class Reporter:
         if self._journal.find("finished") is None:
             self._journal.add("finished", gone=self._collector.gone(), **ending)
         self._send_streams()
-        self._send_events()
+        self._send_events(len(self._journal.events))
         if self._confirmed < len(self._journal.events):
             raise Unreachable("the server has not taken in how it ended")
 
@@ -123,7 +123,7 @@ class Reporter:
     def _round(self) -> None:
         now = time.monotonic()
         if len(self._journal.events) > self._confirmed or now - self._spoke > _HEARTBEAT:
-            self._send_events()
+            self._send_news()
         if now - self._scanned > _SCAN:
             self._scanned = now
             self._scan_logs()
@@ -132,8 +132,17 @@ class Reporter:
             self._collected = now
             self._collector.send(self._server, settled=2.0)
 
-    def _send_events(self) -> None:
-        answer = self._server.report(self._journal.events[self._confirmed :])
+    def _send_news(self) -> None:
+        """Report what has happened, after the words that came before it.
+
+        So whoever hears that the script has started has all that was said until then.
+        """
+        happened = len(self._journal.events)
+        self._send_stream_unless_refused("prepare", os.path.join(self._folder.streams, "prepare"))
+        self._send_events(happened)
+
+    def _send_events(self, until: int) -> None:
+        answer = self._server.report(self._journal.events[self._confirmed : until])
         self._confirmed = int(answer["confirmed"])
         self._spoke = time.monotonic()
         if answer.get("order") == "cancel":
@@ -148,12 +157,16 @@ class Reporter:
         for name in os.listdir(self._folder.streams):
             self._files.setdefault(name, os.path.join(self._folder.streams, name))
         for stream, path in list(self._files.items()):
-            if stream not in self._refused:
-                try:
-                    self._send_stream(stream, path)
-                except Refused as error:
-                    self._refused.add(stream)
-                    self._folder.say(f"retarget: {stream} is not streamed: {error}")
+            self._send_stream_unless_refused(stream, path)
+
+    def _send_stream_unless_refused(self, stream: str, path: str) -> None:
+        if stream in self._refused:
+            return
+        try:
+            self._send_stream(stream, path)
+        except Refused as error:
+            self._refused.add(stream)
+            self._folder.say(f"retarget: {stream} is not streamed: {error}")
 
     def _send_stream(self, stream: str, path: str) -> None:
         sent = self._offsets.get(stream, 0)
