@@ -134,15 +134,19 @@ def test_a_failed_build_holds_up_no_other_job(workshop: Workshop, wheels: Path) 
     wanted = packages(wheels, "tinypkg==2.0")
     workshop.receiver.refuses.add("streams")
     first = workshop.launch("true", environment=wanted).start()
-    workshop.receiver.wait(
-        first.launch.key, lambda heard: "exited" in heard.kinds, patience=PATIENCE
-    )
+    has_exited(first)
     second = workshop.launch("true", environment=wanted).start()
-    workshop.receiver.wait(
-        second.launch.key, lambda heard: "exited" in heard.kinds, patience=PATIENCE
-    )
+    has_exited(second)
     workshop.receiver.refuses.clear()
     assert first.finish().finished["reason"] == second.finish().finished["reason"]
+
+
+def has_exited(work: Work) -> None:
+    """Wait until it is decided, whether anybody could be told or not."""
+    journal, deadline = work.folder / "events.jsonl", time.monotonic() + PATIENCE
+    while not journal.exists() or '"exited"' not in journal.read_text():
+        assert time.monotonic() < deadline, (work.folder / "runner.log").read_text()
+        time.sleep(0.05)
 
 
 def test_a_version_of_python_that_is_not_there_is_said(workshop: Workshop) -> None:
