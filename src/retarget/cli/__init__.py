@@ -1,6 +1,7 @@
 """The terminal: `retarget run`, and one group of commands a noun."""
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -22,9 +23,9 @@ _GROUPS = {
 _HELP = """Write the training script once. Run it on any compute target.
 
 \b
-  retarget run train.py                 run it here, and see its output
-  retarget run -d --name night train.py go on without this terminal
-  retarget job list                     what runs, waits and has ended
+  retarget run train.py                   run it here, and see its output
+  retarget run -d --name night train.py   go on without this terminal
+  retarget job list                       what runs, waits and has ended
 """
 _LENIENT = {"ignore_unknown_options": True, "allow_extra_args": True}  # `run` says what to do
 _MODULES = {"job": "jobs", "target": "targets", "env": "environments", "server": "server"}
@@ -36,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     args, after = _split(args)
     try:
         make_quick()
+        _hint_at_command(args)
         _app(args)(args, prog_name="retarget", obj=after)
     except RetargetError as error:
         code = _failed(error, 2 if isinstance(error, Invalid) else 1)
@@ -54,6 +56,21 @@ def _split(args: list[str]) -> tuple[list[str], list[str] | None]:
         return args, None
     at = args.index("--")
     return args[:at], args[at + 1 :]
+
+
+def _hint_at_command(args: Sequence[str]) -> None:
+    """Raise Invalid if the first word is no command, and what is meant can be guessed."""
+    if not args or args[0].startswith("-") or args[0] in {"run", *_GROUPS}:
+        return
+    given = shlex.join(args)
+    if os.path.isfile(args[0]):
+        raise Invalid(f"there is no command {args[0]!r}; did you mean `retarget run {given}`?")
+    for group, module in _MODULES.items():
+        commands = import_module(f"retarget.cli.{module}").app.registered_commands
+        if args[0] in {each.name or each.callback.__name__ for each in commands}:
+            raise Invalid(
+                f"there is no command {args[0]!r}; did you mean `retarget {group} {given}`?"
+            )
 
 
 def _app(args: Sequence[str]) -> typer.Typer:

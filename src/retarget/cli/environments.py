@@ -7,7 +7,7 @@ import typer
 
 from retarget.cli.complete import complete_environment, complete_target
 from retarget.cli.groups import new_group
-from retarget.cli.run import chosen_environment
+from retarget.cli.run import chosen_environment, known_environment
 from retarget.cli.terminal import say, write_json
 from retarget.core.errors import Invalid
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 app = new_group()
 
 Name = Annotated[
-    str, typer.Argument(help="A name, or a digest's start.", autocompletion=complete_environment)
+    str,
+    typer.Argument(
+        metavar="NAME", help="A name, or a digest's start.", autocompletion=complete_environment
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -55,9 +58,14 @@ def build(
     pip: Annotated[
         list[str] | None, typer.Option(metavar="PKG", help="A package to install; repeatable.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Register it under this name.")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Register it under this name.")
+    ] = None,
     target: Annotated[
-        str, typer.Option("--target", "-t", help="Where.", autocompletion=complete_target)
+        str,
+        typer.Option(
+            "--target", "-t", metavar="NAME", help="Where.", autocompletion=complete_target
+        ),
     ] = "local",
 ) -> None:
     """Build an environment before a job needs it; jobs then find it ready.
@@ -85,6 +93,7 @@ def _build(environment: Any, name: str | None, target: str) -> int:
     from retarget.sdk.workspace import Workspace
 
     workspace = Workspace()
+    environment = known_environment(workspace, environment)
     if name is not None and not isinstance(environment, str):
         environment = workspace.environments.register(name, environment)
     prepared = workspace.prepare_build(environment, target=target)

@@ -10,5 +10,5 @@ def new_group(*, completion: bool = False) -> typer.Typer:
         add_completion=completion,
         rich_markup_mode=None,  # plain help: Rich's would cost 100 ms at every --help
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+        context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 80},
     )

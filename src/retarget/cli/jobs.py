@@ -8,32 +8,51 @@ import typer
 
 from retarget.cli.complete import complete_job, complete_state, complete_target
 from retarget.cli.groups import new_group
-from retarget.cli.terminal import say, tell, write_bytes, write_json
-from retarget.core.errors import Invalid, RetargetError
+from retarget.cli.terminal import joined, say, tell, write_bytes, write_json
+from retarget.core.errors import Invalid, NotFound, RetargetError
+from retarget.core.states import JobState
 
 if TYPE_CHECKING:
-    from retarget.sdk.jobs import Job
+    from retarget.sdk.jobs import Job, Jobs
 
 app = new_group()
 
-Name = Annotated[str, typer.Argument(help="A job's name or id.", autocompletion=complete_job)]
-Names = Annotated[list[str], typer.Argument(help="Names or ids.", autocompletion=complete_job)]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A job's name or id.", autocompletion=complete_job)
+]
+Names = Annotated[
+    list[str],
+    typer.Argument(metavar="NAMES…", help="Names or ids of jobs.", autocompletion=complete_job),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AnyTarget = Annotated[
     str | None,
-    typer.Option("--target", "-t", help="Only on this target.", autocompletion=complete_target),
+    typer.Option(
+        "--target",
+        "-t",
+        metavar="NAME",
+        help="Only on this target.",
+        autocompletion=complete_target,
+    ),
 ]
+_STATES = ", ".join(JobState)
 
 
 @app.command("list")
 def list_jobs(
     state: Annotated[
         list[str] | None,
-        typer.Option(help="Only in this state; repeatable.", autocompletion=complete_state),
+        typer.Option(
+            metavar="STATE",
+            help=f"Only in this state; repeatable. States: {_STATES}.",
+            autocompletion=complete_state,
+        ),
     ] = None,
     target: AnyTarget = None,
-    experiment: Annotated[str | None, typer.Option(help="Only of this experiment.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    experiment: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only of this experiment.")
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 100,
     as_json: AsJson = False,
 ) -> None:
     """List jobs, the newest first."""
@@ -67,11 +86,15 @@ def logs(  # noqa: PLR0913  one parameter an option
     name: Name,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it grows.")] = False,
     stream: Annotated[
-        str | None, typer.Option(help="Only prepare, output, or rank-N.", show_default=False)
+        str | None, typer.Option(metavar="NAME", help="Only prepare, output, or rank-N.")
     ] = None,
-    rank: Annotated[int | None, typer.Option(min=0, help="Only this process.")] = None,
-    attempt: Annotated[int | None, typer.Option(min=1, help="An earlier attempt.")] = None,
-    file: Annotated[str | None, typer.Option(help="A file the script wrote under logs/.")] = None,
+    rank: Annotated[int | None, typer.Option(metavar="N", min=0, help="Only this process.")] = None,
+    attempt: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="An earlier attempt.")
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option(metavar="PATH", help="A file the script wrote under logs/.")
+    ] = None,
 ) -> None:
     """Print a job's log: what prepared it, then what the script wrote, byte for byte.
 
@@ -103,7 +126,9 @@ def cancel(names: Names) -> None:
 @app.command()
 def outputs(
     name: Name,
-    path: Annotated[str, typer.Argument(help="One output, or a folder of them.")] = "outputs",
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="One output, or a folder of them.")
+    ] = "outputs",
     download: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Fetch them: DIR/outputs/… and so on."),
@@ -134,9 +159,13 @@ def rerun(
     name: Name,
     target: Annotated[
         str | None,
-        typer.Option("--target", "-t", help="On this one.", autocompletion=complete_target),
+        typer.Option(
+            "--target", "-t", metavar="NAME", help="On this one.", autocompletion=complete_target
+        ),
     ] = None,
-    new_name: Annotated[str | None, typer.Option("--name", help="The new job's name.")] = None,
+    new_name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="The new job's name.")
+    ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Print the new name and do not wait.")
     ] = False,
@@ -176,12 +205,22 @@ def delete(
 def _job(name: str) -> "Job":
     from retarget.sdk.workspace import Workspace
 
-    return Workspace().jobs[name]
+    return _find(Workspace().jobs, name)
+
+
+def _find(jobs: "Jobs", name: str) -> "Job":
+    try:
+        return jobs[name]
+    except NotFound as error:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, [job.name for job in jobs.list(limit=100)], n=1)
+        if not near:
+            raise
+        raise NotFound(joined(str(error), f"did you mean {near[0]!r}?")) from error
 
 
 def _known_states(given: list[str]) -> list[str]:
-    from retarget.core.states import JobState
-
     known = [state.value for state in JobState]
     for state in given:
         if state not in known:
@@ -226,7 +265,7 @@ def _each(names: Sequence[str], act: Callable[["Job"], None], done: str) -> None
     failed = False
     for name in names:
         try:
-            act(jobs[name])
+            act(_find(jobs, name))
             say(f"{done} {name}", "dim")
         except RetargetError as error:
             say(f"error: {error}", "red")

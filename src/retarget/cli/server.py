@@ -76,11 +76,14 @@ def status(as_json: AsJson = False) -> None:
 @app.command()
 def run(
     host: Annotated[
-        str, typer.Option(envvar="RETARGET_HOST", help="The address to listen on.")
+        str,
+        typer.Option(metavar="ADDRESS", envvar="RETARGET_HOST", help="The address to listen on."),
     ] = "127.0.0.1",
     port: Annotated[
         int | None,
-        typer.Option(envvar="RETARGET_PORT", min=0, max=65535, help="By default the last one."),
+        typer.Option(
+            metavar="N", envvar="RETARGET_PORT", min=0, max=65535, help="By default the last one."
+        ),
     ] = None,
 ) -> None:
     """Run the server here in the foreground, for a service manager. Ctrl-C stops it."""
@@ -94,7 +97,9 @@ def run(
 @app.command()
 def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it grows.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many at first.")] = 200,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", metavar="N", min=0, help="How many at first.")
+    ] = 200,
 ) -> None:
     """Print what the background server wrote."""
     home = _home()
@@ -110,7 +115,9 @@ def logs(
 
 @app.command()
 def collect(
-    keep: Annotated[str, typer.Option(help="Spare what is younger than this.")] = "1h",
+    keep: Annotated[
+        str, typer.Option(metavar="TIME", help="Spare what is younger than this.")
+    ] = "1h",
     as_json: AsJson = False,
 ) -> None:
     """Remove files of snapshots and outputs that no job refers to any more."""

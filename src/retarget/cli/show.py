@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from retarget.cli.terminal import console, say
+from retarget.cli.tables import Cell, new_table, without
+from retarget.cli.terminal import console, say, show, tell
 from retarget.core.states import JobState
 from retarget.core.units import show_amount, show_duration, show_memory
 
 if TYPE_CHECKING:
     from retarget.sdk.jobs import Job
-    from retarget.sdk.records import Output, Why
+    from retarget.sdk.records import Attempt, Output, Why
 
+_ROOMY = 100  # columns of a screen that has room for what is rarely asked
 STYLES = {
     JobState.QUEUED: "yellow",
     JobState.CANCELING: "yellow",
@@ -26,37 +28,43 @@ STYLES = {
 }
 
 
-def new_table(*columns: str, flexible: str = "") -> Table:
-    """Return a plain table; `flexible` is the column that is cut first on a narrow screen."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in columns:
-        ratio = 1 if column == flexible else None
-        table.add_column(column, no_wrap=True, overflow="ellipsis", ratio=ratio)
-    return table
-
-
 def show_jobs(jobs: "Sequence[Job]") -> None:
     if not jobs:
         say("no jobs; `retarget run SCRIPT` makes one", "dim")
         return
     now = time.time()
-    narrow = sys.stdout.isatty() and console().width < 100
-    columns = ["NAME", "STATE", "TARGET", *([] if narrow else ["EXPERIMENT"]), "AGE", "TOOK"]
-    table = new_table(*columns, "REASON", flexible="REASON")
-    for job in jobs:
-        view = job.to_json()
-        experiment = [] if narrow else [Text(view["experiment"])]
-        cells = [Text(job.name), state_text(job.state), Text(job.target), *experiment]
-        table.add_row(*cells, ago(now - view["created"]), took(view, now), Text(job.reason))
-    console().print(table)
+    titles = ["NAME", "STATE", "TARGET", "EXPERIMENT", "AGE", "TOOK", "REASON"]
+    rows = [_row(job, now) for job in jobs]
+    narrow = sys.stdout.isatty() and console().width < _ROOMY
+    if narrow or all(job.to_json()["experiment"] == "default" for job in jobs):
+        titles, rows = without("EXPERIMENT", titles, rows)
+    show(new_table(titles, rows, flexible="REASON", optional=("TOOK", "TARGET", "AGE")))
+
+
+def show_plan(plan: dict[str, Any]) -> None:
+    """Tell people what would be sent and started."""
+    code, launch = plan["code"], plan["launch"]
+    files = f"{code['files']} file{'s' * (code['files'] != 1)}"
+    gpus = [len(share["gpus"]) for share in launch["shares"]]
+    rows: list[tuple[str, str | Text]] = [
+        ("folder", f"{code['folder']} ({files}, {show_memory(code['bytes'])})"),
+        ("command", shlex.join(launch["command"])),
+        ("target", plan["target"]),
+        ("environment", environment_text(launch["environment"])),
+        ("resources", resources_text({**launch, "gpus": max(gpus, default=0)})),
+        ("variables", " ".join(f"{name}={value}" for name, value in launch["env"].items())),
+        ("timeout", show_duration(launch["timeout"]) if launch["timeout"] else ""),
+    ]
+    show(pairs(rows))
+    say("nothing was sent or started; --json tells the whole plan", "dim")
 
 
 def show_job(job: "Job") -> None:
     now = time.time()
-    screen = console()
-    screen.print(_facts(job, now))
+    show(_facts(job, now))
     _section("attempts", _attempts(job, now))
-    _section("outputs", _outputs(job.outputs()))
+    outputs = job.outputs()
+    _section("outputs", _outputs(outputs) if outputs else None)
     _section("history", _history(job))
 
 
@@ -64,16 +72,15 @@ def show_outputs(outputs: "Sequence[Output]") -> None:
     if not outputs:
         say("no outputs", "dim")
         return
-    console().print(_outputs(outputs))
+    show(_outputs(outputs))
 
 
 def show_why(told: "Why") -> None:
-    screen = console()
-    screen.print(Text(f"{told.state.value}: {told.reason}" if told.reason else told.state.value))
+    show(Text(f"{told.state.value}: {told.reason}" if told.reason else told.state.value))
     if told.behind:
-        screen.print(Text(f"  behind: {', '.join(told.behind)}"))
+        show(Text(f"  behind: {', '.join(told.behind)}"))
     if told.diagnosis:
-        screen.print(Text(f"  the target says: {told.diagnosis}"))
+        show(Text(f"  the target says: {told.diagnosis}"))
 
 
 def state_text(state: JobState) -> Text:
@@ -112,6 +119,12 @@ def pairs(rows: Sequence[tuple[str, str | Text]]) -> Table:
     return grid
 
 
+def _row(job: "Job", now: float) -> list[Cell]:
+    view = job.to_json()
+    about = [job.name, state_text(job.state), job.target, view["experiment"]]
+    return [*about, ago(now - view["created"]), took(view, now), job.reason]
+
+
 def _facts(job: "Job", now: float) -> Table:
     view = job.to_json()
     code = "" if job.exit_code is None else str(job.exit_code)
@@ -124,8 +137,8 @@ def _facts(job: "Job", now: float) -> Table:
             ("target", job.target),
             ("experiment", view["experiment"]),
             ("command", shlex.join(view["command"])),
-            ("resources", _resources(view)),
-            ("environment", _environment(view["environment"])),
+            ("resources", resources_text(view)),
+            ("environment", environment_text(view["environment"])),
             ("variables", " ".join(f"{name}={value}" for name, value in view["env"].items())),
             ("limits", _limits(view)),
             ("submitted", f"{when(view['created'])} ({ago(now - view['created'])})"),
@@ -137,7 +150,8 @@ def _facts(job: "Job", now: float) -> Table:
     )
 
 
-def _resources(view: dict[str, Any]) -> str:
+def resources_text(view: dict[str, Any]) -> str:
+    """Write what a job asks for on each node."""
     parts = [f"{show_amount(view['cpus'])} CPU{'s' * (view['cpus'] != 1)}"]
     if view["memory"]:
         parts.append(show_memory(view["memory"]))
@@ -150,7 +164,8 @@ def _resources(view: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _environment(raw: dict[str, Any]) -> str:
+def environment_text(raw: dict[str, Any]) -> str:
+    """Write what a script finds around it."""
     if raw["kind"] == "user":
         return raw["python"] or raw["prefer"] or "the target's own Python"
     packages = [*raw["conda"], *raw["pip"]]
@@ -174,20 +189,18 @@ def _attempts(job: "Job", now: float) -> Table | None:
     attempts = job.attempts
     if not attempts:
         return None
-    table = new_table("#", "TARGET", "STARTED", "TOOK", "EXIT", "REASON", flexible="REASON")
-    for each in attempts:
-        length = took({"started": each.started, "ended": each.ended}, now)
-        code = "" if each.exit_code is None else str(each.exit_code)
-        number = str(each.number)
-        table.add_row(
-            number, Text(each.target), when(each.started), length, code, Text(each.reason)
-        )
-    return table
+    titles = ("#", "TARGET", "STARTED", "TOOK", "EXIT", "REASON")
+    rows = [_attempt(each, now) for each in attempts]
+    return new_table(titles, rows, flexible="REASON", optional=("TARGET", "TOOK"), wrap=True)
 
 
-def _outputs(outputs: "Sequence[Output]") -> Table | None:
-    if not outputs:
-        return None
+def _attempt(each: "Attempt", now: float) -> list[Cell]:
+    length = took({"started": each.started, "ended": each.ended}, now)
+    code = "" if each.exit_code is None else str(each.exit_code)
+    return [str(each.number), each.target, when(each.started), length, code, each.reason]
+
+
+def _outputs(outputs: "Sequence[Output]") -> Table:
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(overflow="fold")
     table.add_column(justify="right", no_wrap=True)
@@ -198,6 +211,9 @@ def _outputs(outputs: "Sequence[Output]") -> Table | None:
 
 def _history(job: "Job") -> Table:
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, min_width=len("2026-01-01 00:00:00"))
+    table.add_column(no_wrap=True, min_width=max(len(state.value) for state in JobState))
+    table.add_column(overflow="fold")
     for each in job.history():
         table.add_row(when(each.at), state_text(each.state), Text(each.reason))
     return table
@@ -205,7 +221,6 @@ def _history(job: "Job") -> Table:
 
 def _section(title: str, table: Table | None) -> None:
     if table is not None:
-        screen = console()
-        screen.print()
-        screen.print(Text(title, "bold"))
-        screen.print(table)
+        tell("")
+        show(Text(title, "bold"))
+        show(table)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from retarget.cli.show import ago, new_table, pairs
-from retarget.cli.terminal import console, say
+from retarget.cli.show import ago, pairs
+from retarget.cli.tables import Cell, new_table
+from retarget.cli.terminal import say, show
 from retarget.core.units import show_duration, show_memory
 
 if TYPE_CHECKING:
@@ -18,20 +19,10 @@ def show_environments(environments: "Sequence[KnownEnvironment]") -> None:
     if not environments:
         say("no environments; `retarget run --env FILE` builds one when it is needed", "dim")
         return
-    table = new_table(
-        "NAME", "DIGEST", "PYTHON", "BUILT ON", "SIZE", "PACKAGES", flexible="PACKAGES"
-    )
-    for each in environments:
-        size = max((built["size"] for built in each.built), default=0)
-        table.add_row(
-            Text(each.name or ""),
-            (each.digest or "")[:12],
-            Text(each.python or ""),
-            Text(", ".join(built["target"] for built in each.built)),
-            show_memory(size) if size else "",
-            Text(_packages(each)),
-        )
-    console().print(table)
+    titles = ("NAME", "DIGEST", "PYTHON", "BUILT ON", "SIZE", "PACKAGES")
+    rows = [_row(each) for each in environments]
+    optional = ("BUILT ON", "PYTHON", "SIZE")
+    show(new_table(titles, rows, flexible="PACKAGES", optional=optional))
 
 
 def show_environment(each: "KnownEnvironment") -> None:
@@ -50,7 +41,19 @@ def show_environment(each: "KnownEnvironment") -> None:
         size, length = show_memory(built["size"]), show_duration(built["seconds"])
         age = ago(time.time() - built["built"])
         rows.append((f"on {built['target']}", f"{size}, built {age} in {length} ({built['how']})"))
-    console().print(pairs(rows))
+    show(pairs(rows))
+
+
+def _row(each: "KnownEnvironment") -> list[Cell]:
+    size = max((built["size"] for built in each.built), default=0)
+    return [
+        each.name or "",
+        (each.digest or "")[:12],
+        each.python or "",
+        ", ".join(built["target"] for built in each.built),
+        show_memory(size) if size else "",
+        _packages(each),
+    ]
 
 
 def _packages(each: "KnownEnvironment") -> str:

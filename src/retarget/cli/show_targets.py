@@ -1,38 +1,34 @@
 """Targets for people."""
 
-import json
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.text import Text
 
-from retarget.cli.show import ago, new_table, pairs
-from retarget.cli.terminal import console
+from retarget.cli.show import ago, pairs
+from retarget.cli.tables import Cell, new_table
+from retarget.cli.terminal import show
 from retarget.core.units import show_amount, show_memory
 
 if TYPE_CHECKING:
     from retarget.sdk.records import Target
 
+_Settings = dict[str, Any]
+
 
 def show_targets(targets: "Sequence[Target]") -> None:
-    table = new_table(
-        "NAME", "KIND", "STATE", "CPUS", "MEMORY", "GPUS", "JOBS", "REASON", flexible="REASON"
-    )
-    for target in targets:
-        state = Text("unusable", "red") if target.reason else Text("ready", "green")
-        amounts = (_cpus(target), _memory(target), _gpus(target))
-        table.add_row(
-            Text(target.name), target.kind, state, *amounts, _jobs(target), Text(target.reason)
-        )
-    console().print(table)
+    titles = ("NAME", "KIND", "STATE", "CPUS", "MEMORY", "GPUS", "JOBS", "REASON")
+    rows = [_row(target) for target in targets]
+    optional = ("KIND", "MEMORY", "GPUS", "CPUS", "JOBS")
+    show(new_table(titles, rows, flexible="REASON", optional=optional))
 
 
 def show_target(target: "Target") -> None:
     rows: list[tuple[str, str | Text]] = [
         ("target", target.name),
         ("kind", target.kind),
-        ("state", Text("unusable", "red") if target.reason else Text("ready", "green")),
+        ("state", _state(target)),
         ("reason", target.reason),
         ("jobs", _jobs(target)),
         ("CPUs", _cpus(target)),
@@ -42,19 +38,40 @@ def show_target(target: "Target") -> None:
     rows += [(f"node {node['name']}", _node(node)) for node in _nodes(target)]
     details: dict[str, str] = (target.facts or {}).get("details", {})
     rows += [(name, str(value)) for name, value in details.items()]
-    rows += [(name, json.dumps(value)) for name, value in target.config.items()]
+    rows += [(name, _plain(value)) for name, value in target.config.items()]
     if target.checked is not None:
         rows.append(("checked", ago(time.time() - target.checked)))
-    console().print(pairs(rows))
+    show(pairs(rows))
 
 
 def show_kinds(kinds: Sequence[dict[str, Any]]) -> None:
-    table = new_table("KIND", "SETTINGS", "NEEDS", flexible="SETTINGS")
-    for kind in kinds:
-        schema: dict[str, Any] = kind["config_schema"] or {}
-        settings = ", ".join(schema.get("properties", {}))
-        table.add_row(kind["kind"], Text(settings), Text(kind["missing"] or "nothing more"))
-    console().print(table)
+    rows = [(kind["kind"], kind["missing"] or "nothing more", _settings(kind)) for kind in kinds]
+    show(new_table(("KIND", "NEEDS", "SETTINGS"), rows, flexible="SETTINGS", wrap=True))
+
+
+def _row(target: "Target") -> list[Cell]:
+    amounts = (_cpus(target), _memory(target), _gpus(target))
+    return [target.name, target.kind, _state(target), *amounts, _jobs(target), target.reason]
+
+
+def _state(target: "Target") -> Text:
+    return Text("unusable", "red") if target.reason else Text("ready", "green")
+
+
+def _plain(value: Any) -> str:
+    """Write a setting as a person would."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={_plain(each)}" for name, each in cast(_Settings, value).items())
+    if isinstance(value, list):
+        return ", ".join(_plain(each) for each in cast(list[Any], value))
+    return "" if value is None else str(value)
+
+
+def _settings(kind: dict[str, Any]) -> str:
+    schema: dict[str, Any] = kind["config_schema"] or {}
+    return ", ".join(schema.get("properties", {}))
 
 
 def _nodes(target: "Target") -> list[dict[str, Any]]:

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 app = new_group()
 
-Name = Annotated[str, typer.Argument(help="A target's name.", autocompletion=complete_target)]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="A target's name.", autocompletion=complete_target),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

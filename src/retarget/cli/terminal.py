@@ -6,10 +6,10 @@ import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
 _CODES = {"dim": "2", "red": "31", "green": "32", "yellow": "33"}
-_WIDE = 250  # columns of a table that goes to a file or a pipe: nothing there needs to be cut
+_WIDE = 100_000  # columns of a file or a pipe: nothing there needs to be cut
 
 
 def say(text: str, style: str = "") -> None:
@@ -45,6 +45,22 @@ def console(*, err: bool = False) -> "Console":
 
     file = sys.stderr if err else sys.stdout
     return Console(stderr=err, width=None if file.isatty() else _WIDE, highlight=False)
+
+
+def show(what: "RenderableType") -> None:
+    """Write a result laid out by Rich; where no screen is, without blanks that end a line."""
+    screen = console()
+    if sys.stdout.isatty():
+        screen.print(what, crop=False)
+        return
+    with screen.capture() as caught:
+        screen.print(what)
+    tell("\n".join(line.rstrip() for line in caught.get().rstrip("\n").split("\n")))
+
+
+def joined(sentence: str, more: str) -> str:
+    """Go on after a sentence, which may have brought its full stop along."""
+    return f"{sentence.rstrip(' .;,')}; {more}"
 
 
 def _styled(text: str, style: str, file: TextIO) -> str:

@@ -4,13 +4,16 @@ import copy
 import signal
 import sys
 import threading
+import time
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from retarget.cli.interrupt import Choice, ask
 from retarget.cli.spinner import News, Spinner
-from retarget.cli.terminal import say, write_bytes
+from retarget.cli.terminal import joined, say, write_bytes
 from retarget.core.errors import Conflict, RetargetError
 from retarget.core.states import JobState
 from retarget.core.units import show_duration
@@ -87,8 +90,8 @@ class _Screen:
         self._room = room
         self._running = False
         self._mid_line = False
-        self._asked = False
         self._canceling = False
+        self._held: deque[Event] = deque()  # what came while a question was open
 
     def show(self, events: Events) -> int:
         while True:
@@ -99,10 +102,12 @@ class _Screen:
                 self._note(event)
             elif isinstance(event, Done):
                 return self._end(event)
-            elif (code := self._interrupted(event)) is not None:
+            elif (code := self._interrupted(event, events)) is not None:
                 return code
 
     def _next(self, events: Events) -> Event:
+        if self._held:
+            return self._held.popleft()
         if self._running:
             return events.get()
         pause = _PAUSE
@@ -114,11 +119,15 @@ class _Screen:
                 pause = _LOOK
 
     def _tell_what_it_does(self) -> None:
+        now = self._look()
+        self._spinner.show(News(now.state, now.reason))
+
+    def _look(self) -> Job:
         # who follows a silent log does not see the state move
         now = copy.copy(self._job)
         with suppress(RetargetError):
             now.refresh()
-        self._spinner.show(News(now.state, now.reason))
+        return now
 
     def _write(self, event: Arrived) -> None:
         self._spinner.hide()
@@ -140,11 +149,11 @@ class _Screen:
             raise event.error
         style = "dim" if self._job.state is JobState.SUCCEEDED else "red"
         text = describe_end(self._job)
-        self._say(f"{text}; see `retarget job show {self._job.name}`", style)
+        self._say(joined(text, f"see `retarget job show {self._job.name}`"), style)
         code = self._job.exit_code
         return 1 if code is None else code
 
-    def _interrupted(self, number: signal.Signals) -> int | None:
+    def _interrupted(self, number: signal.Signals, events: Events) -> int | None:
         """Return the exit code if watching ends here."""
         self._spinner.hide()
         if number == signal.SIGTERM:
@@ -153,15 +162,35 @@ class _Screen:
             self._say(f"{self._job.name} is being canceled; no longer watching it", "yellow")
             return _STOPPED
         choice = Choice.CANCEL
-        if sys.stdin.isatty() and not self._asked:
-            self._asked = True
-            choice = ask()
+        if sys.stdin.isatty():
+            choice = ask(self._job.name, self._settled(events))
             self._mid_line = False
         if choice is Choice.DETACH:
             return self._detach(0)
         if choice is Choice.CANCEL:
             self._cancel()
         return None
+
+    def _settled(self, events: Events) -> Callable[[], Choice | None]:
+        """Return who tells, while a question is open, that it needs no answer any more."""
+        looks_at = time.monotonic() + _LOOK
+
+        def settled() -> Choice | None:
+            nonlocal looks_at
+            while not events.empty():
+                event = events.get()
+                if event == signal.SIGINT:
+                    return Choice.CANCEL
+                self._held.append(event)
+                if isinstance(event, Done | signal.Signals):
+                    return Choice.WITHDRAWN
+            if time.monotonic() < looks_at:
+                return None
+            looks_at = time.monotonic() + _LOOK
+            # a log that is far behind keeps the follower from telling of the end
+            return Choice.WITHDRAWN if self._look().state.is_final else None
+
+        return settled
 
     def _detach(self, code: int) -> int:
         name = self._job.name

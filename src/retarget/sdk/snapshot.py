@@ -68,14 +68,20 @@ class Uploader(Protocol):
         ...
 
 
-def scan(folder: Path, *, cache: Path | None = None) -> Scan:
+def scan(
+    folder: Path,
+    *,
+    cache: Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Scan:
     """Read the folder, or raise Invalid that names each thing in it which cannot be sent.
 
     `cache` is a folder to remember digests in, so that an unchanged file is not read again.
+    `progress` is told of the files and bytes read so far, from 0 on.
     """
     root = _root(folder)
     stat_cache = _StatCache(cache, root) if cache is not None else None
-    reading = _Reading(root, stat_cache.rows if stat_cache is not None else {})
+    reading = _Reading(root, stat_cache.rows if stat_cache is not None else {}, _Count(progress))
     started = time.time_ns()
     entries = tuple(reading.entries())
     if reading.refused:
@@ -120,6 +126,27 @@ def _refusal(folder: Path, refused: list[str]) -> str:
     return f"{folder} cannot be sent as it is: {'; '.join(refused[:_NAMED])}{more}"
 
 
+class _Count:
+    """The files and bytes read so far."""
+
+    def __init__(self, tell: Callable[[int, int], None] | None) -> None:
+        self._files = 0
+        self._bytes = 0
+        self._tell = tell
+        self.passed(0)
+
+    def add(self, size: int) -> None:
+        """Count a file that is through."""
+        self._files += 1
+        self._bytes += size
+        self.passed(0)
+
+    def passed(self, part: int) -> None:
+        """Tell of a file of which `part` is read."""
+        if self._tell is not None:
+            self._tell(self._files, self._bytes + part)
+
+
 class _Refused(Exception):
     """Why one path cannot be sent, and what to do, beginning with a verb: `is a socket; …`."""
 
@@ -127,9 +154,10 @@ class _Refused(Exception):
 class _Reading:
     """One pass over a folder; what cannot be sent is gathered, so that all is told at once."""
 
-    def __init__(self, root: bytes, known: Mapping[str, _Row]) -> None:
+    def __init__(self, root: bytes, known: Mapping[str, _Row], count: _Count) -> None:
         self.fresh: dict[str, _Row] = {}
         self.refused: list[str] = []
+        self._count = count
         self._known = known
         self._root = root
         self._ignored = f"add it to {source_of(root)}"
@@ -137,7 +165,9 @@ class _Reading:
     def entries(self) -> Iterator[Entry]:
         for path, found in walk(self._root, self._unlistable):
             try:
-                yield self._entry(_utf8(path), found)
+                entry = self._entry(_utf8(path), found)
+                self._count.add(entry.size)
+                yield entry
             except FileNotFoundError:
                 continue
             except UnicodeDecodeError:
@@ -167,7 +197,7 @@ class _Reading:
         row = self._known.get(path)
         stamp = _stamp(status)
         if row is None or row[0] != stamp:
-            row = _read(full, stamp)
+            row = _read(full, stamp, self._count)
             self.fresh[path] = row
         return Entry(path, row[0][0], row[1], status.st_mode & stat.S_IXUSR != 0)
 
@@ -187,34 +217,38 @@ def _stamp(status: os.stat_result) -> _Stamp:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def _read(path: bytes, stamp: _Stamp) -> _Row:
+def _read(path: bytes, stamp: _Stamp, count: _Count) -> _Row:
     """Return the stamp and digest of a file that stood still while it was read."""
     for _ in range(_TRIES):
         before = stamp
-        stamp, digest = _read_once(path, before[0])
+        stamp, digest = _read_once(path, before[0], count)
         if stamp == before:
             return stamp, digest
     raise _Refused("is being written to; wait until it is complete")
 
 
-def _read_once(path: bytes, size: int) -> _Row:
+def _read_once(path: bytes, size: int, count: _Count) -> _Row:
     file = os.open(path, _READ)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise _Refused("was replaced while it was read; submit again")
-        digest = digest_bytes(os.read(file, size + 1)) if size < SMALL else _digest_large(file)
+        small = size < SMALL
+        digest = digest_bytes(os.read(file, size + 1)) if small else _digest_large(file, count)
         return _stamp(os.fstat(file)), digest
     finally:
         os.close(file)
 
 
-def _digest_large(file: int) -> str:
+def _digest_large(file: int, count: _Count) -> str:
     # not by mmap: a file that is cut short while it is read would kill this process
     hasher = blake3(max_threads=blake3.AUTO)
     buffer = bytearray(_CHUNK)
     view = memoryview(buffer)
-    while count := os.readv(file, [buffer]):
-        hasher.update(view[:count])
+    done = 0
+    while size := os.readv(file, [buffer]):
+        hasher.update(view[:size])
+        done += size
+        count.passed(done)
     return hasher.hexdigest()
 
 

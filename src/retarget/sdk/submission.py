@@ -13,6 +13,7 @@ from retarget.sdk.records import KnownEnvironment
 
 Script = str | os.PathLike[str] | Sequence[str]
 Progress = Callable[[int, int], None]  # bytes sent, bytes to send
+Reading = Callable[[Path, int, int], None]  # a folder, and the files and bytes of it read so far
 _INTERPRETERS = {".py": "python", ".sh": "bash"}  # a target puts its environment's python there
 _PLAIN = (
     "name",
@@ -58,7 +59,8 @@ def work_of(script: Script, code: str | os.PathLike[str] | None, args: Sequence[
     if isinstance(code, str | os.PathLike) and not Path(code).is_dir():
         raise Invalid(f"code: {str(code)!r} is not a folder", field="code")
     if not isinstance(script, str | os.PathLike):
-        return Work(Path(code or ".").absolute(), (*map(str, script), *map(str, args)))
+        folder = _current_folder() if code is None else Path(code).absolute()
+        return Work(folder, (*map(str, script), *map(str, args)))
     path = _existing(Path(script), None if code is None else Path(code))
     folder = _folder_of(path) if code is None else Path(code).absolute()
     inside = _path_in(folder, path)
@@ -85,13 +87,56 @@ def _existing(script: Path, code: Path | None) -> Path:
             return path.absolute()
     if script.is_dir():
         raise Invalid(f"the script {str(script)!r} is a folder; name the file in it to run")
-    hint = "" if script.suffix in _INTERPRETERS else f"; to run a command: retarget run -- {script}"
-    raise Invalid(f"there is no script {str(script)!r}{hint}")
+    folder = ((Path.cwd() if code is None else code) / script).absolute().parent
+    hint = _near(script.name, folder)
+    if not hint and script.suffix not in _INTERPRETERS:
+        hint = f"; to run a command: retarget run -- {script}"
+    raise Invalid(f"there is no script {script.name!r} in {folder}{hint}")
+
+
+def _near(name: str, folder: Path) -> str:
+    from difflib import get_close_matches
+
+    try:
+        files = [each.name for each in os.scandir(folder) if each.is_file()]
+    except OSError:
+        return "" if folder.is_dir() else ": there is no such folder"
+    found = get_close_matches(name, files, n=1)
+    return f"; did you mean {found[0]!r}?" if found else ""
 
 
 def _folder_of(path: Path) -> Path:
     here = Path.cwd()
-    return path.parent if _path_in(here, path) is None else here
+    if _path_in(here, path) is not None and not _is_everything(here):
+        return here
+    if _is_everything(path.parent):
+        raise Invalid(
+            f"{path.name!r} lies in {path.parent} itself, {_too_much(path.parent)}; put the script "
+            "into a folder of its own, or say --code",
+            field="code",
+        )
+    return path.parent
+
+
+def _current_folder() -> Path:
+    here = Path.cwd()
+    if _is_everything(here):
+        raise Invalid(
+            f"the current folder is {here}, {_too_much(here)}; go to another, or say --code",
+            field="code",
+        )
+    return here
+
+
+def _too_much(folder: Path) -> str:
+    what = "disk" if os.path.realpath(folder) == "/" else "home folder"
+    return f"which would send your whole {what}"
+
+
+def _is_everything(folder: Path) -> bool:
+    """Tell whether it is `/` or the user's home: nobody means to send that."""
+    real = os.path.realpath(folder)
+    return real in ("/", os.path.realpath(os.path.expanduser("~")))
 
 
 def _path_in(folder: Path, path: Path) -> PurePosixPath | None:

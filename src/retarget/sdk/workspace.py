@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Unpack
 
 from retarget.core.errors import Invalid
@@ -13,7 +14,7 @@ from retarget.sdk.jobs import Job, Jobs
 from retarget.sdk.records import KnownEnvironment
 from retarget.sdk.registry import Environments
 from retarget.sdk.snapshot import Scan, scan, upload
-from retarget.sdk.submission import Options, Progress, Script, Work, requested, work_of
+from retarget.sdk.submission import Options, Progress, Reading, Script, Work, requested, work_of
 from retarget.sdk.targets import Targets
 from retarget.sdk.uploads import Uploads
 
@@ -65,8 +66,9 @@ class Workspace:
         """Submit a script, or a command given as a list, and return its job at once.
 
         The folder `code` is sent as it is now: by default the current one if the script lies in
-        it, else the script's own. The script runs in a copy of it. Invalid says what is wrong with
-        the request, such as more than the target will ever have; nothing is queued then.
+        it, else the script's own, and never `/` or the home folder. The script runs in a copy of
+        it. Invalid says what is wrong with the request, such as more than the target will ever
+        have; nothing is queued then.
         """
         return self.send(self.prepare(script, code=code, target=target, **options))
 
@@ -76,11 +78,12 @@ class Workspace:
         *,
         code: Folder | None = None,
         target: str = "local",
+        reading: Reading | None = None,
         **options: Unpack[Options],
     ) -> dict[str, Any]:
         """Return what `submit` would have the target start. Nothing is sent or stored."""
         work = work_of(script, code, options.get("args", ()))
-        found = self._scan(work).manifest
+        found = self._scan(work, reading).manifest
         plan = self._connection.post(
             "/api/jobs/plan", self._spec(work, target, options), repeatable=True
         )
@@ -93,13 +96,18 @@ class Workspace:
         *,
         code: Folder | None = None,
         target: str = "local",
+        reading: Reading | None = None,
         progress: Progress | None = None,
         **options: Unpack[Options],
     ) -> Prepared:
-        """Do the first half of `submit`: send what the server lacks of the code."""
+        """Do the first half of `submit`: send what the server lacks of the code.
+
+        `reading` is told of the folder, and the files and bytes of it read so far; `progress` of
+        the bytes sent and to send.
+        """
         work = work_of(script, code, options.get("args", ()))
         spec = self._spec(work, target, options)
-        snapshot = upload(self._scan(work), Uploads(self._connection), progress)
+        snapshot = upload(self._scan(work, reading), Uploads(self._connection), progress)
         return Prepared(spec | {"snapshot": snapshot})
 
     def prepare_build(
@@ -118,8 +126,9 @@ class Workspace:
         """Remove blobs that nothing refers to and that are older than `keep` seconds."""
         return self._connection.post("/api/server/collect", query={"keep": keep}, repeatable=True)
 
-    def _scan(self, work: Work) -> Scan:
-        found = scan(work.folder, cache=self._home.stat_cache)
+    def _scan(self, work: Work, reading: Reading | None) -> Scan:
+        tell = None if reading is None else partial(reading, work.folder)
+        found = scan(work.folder, cache=self._home.stat_cache, progress=tell)
         if work.script is not None and not _has(found, work.script):
             raise Invalid(
                 f"the script {work.script!r} is left out of the snapshot by an ignore file "

@@ -1,0 +1,148 @@
+"""What the jobs of this suite run: `python victim.py KIND`. Keeps its own record of what it did.
+
+Standard library only. The folder in CHAOS is outside of the work folder: `starts` has a line for
+every start, `finished` one for every script that came to its end, and a file for every launch and
+rank has the bytes that went to stdout, each written there first.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+STEP = 1 << 20  # the most that is written at once
+BURST = 50 << 20
+OUTPUTS = {
+    "outputs/empty": 0,
+    "outputs/small.txt": 100,
+    "outputs/deep/er/model.bin": 3_000_000,
+    **{f"outputs/many/{number}": 1000 + number for number in range(30)},
+}
+WRITES = ("outputs", "late")
+LASTING = 60.0  # what a child that is left behind would live for
+
+
+def content(path: str) -> bytes:
+    """Return what the output file `path` has in it."""
+    return random.Random(path).randbytes(OUTPUTS[path])
+
+
+def main(kind: str) -> int:
+    note("starts")
+    if kind == "family":
+        _start_family()
+    for piece in _pieces(kind):
+        say(piece)
+    if kind in WRITES:
+        _write_outputs()
+    code = _exit_code(kind)
+    note("finished")
+    return code
+
+
+def note(name: str) -> None:
+    """Add a line about this launch and rank."""
+    line = f"{os.environ['RETARGET_LAUNCH']} {os.environ['RANK']} {os.environ['RETARGET_JOB']}\n"
+    _append(_records() / name, line.encode())
+
+
+def say(piece: bytes) -> None:
+    """Write to the record and then to stdout."""
+    assert len(piece) <= STEP
+    _append(_records() / f"{os.environ['RETARGET_LAUNCH']}.{os.environ['RANK']}", piece)
+    while piece:
+        piece = piece[os.write(1, piece) :]
+
+
+def _pieces(kind: str) -> Iterator[bytes]:
+    source = random.Random(os.environ["RETARGET_LAUNCH"])
+    if kind == "burst":
+        yield from (source.randbytes(STEP) for _ in range(BURST // STEP))
+    elif kind == "bar":
+        for percent in range(0, 101, 2):
+            yield f"\r{percent:3}% {'#' * (percent // 4)}".encode()
+            time.sleep(0.02)
+    elif kind == "binary":
+        yield bytes(range(256)) + b"\xff\xfe\x00\r\n\x1b[31m\xc3"
+        yield source.randbytes(10_000)
+    elif kind in ("hold", "late"):
+        yield from _ticks(_records() / f"gate.{os.environ['RETARGET_JOB']}")
+    else:
+        for number in range(source.randrange(1, 20)):
+            yield f"line {number} of {kind}\n".encode()
+            time.sleep(0.005)
+        yield b"the end, without a newline"
+
+
+def _ticks(gate: Path) -> Iterator[bytes]:
+    number = 0
+    while not gate.exists():
+        yield f"tick {number}\n".encode()
+        number += 1
+        time.sleep(0.02)
+
+
+def _exit_code(kind: str) -> int:
+    if kind == "fails":
+        return 3
+    return 3 if kind == "flaky" and starts_of(_records(), os.environ["RETARGET_JOB"]) == 1 else 0
+
+
+def starts_of(records: Path, job: str) -> int:
+    """Return how often the script of a job of one process was started."""
+    path = records / "starts"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return sum(line.split()[2] == job for line in lines)
+
+
+def _start_family() -> None:
+    """Leave a child, one that ignores TERM, and a daemon in a session of its own."""
+    # what they might say when one of them is killed is not for the log
+    me, silent = [sys.executable, "-S", __file__], subprocess.DEVNULL
+    subprocess.Popen([*me, "child"], stderr=silent)
+    ready = subprocess.Popen([*me, "stubborn"], stdout=subprocess.PIPE, stderr=silent).stdout
+    assert ready is not None
+    ready.read(1)
+    subprocess.run([*me, "daemon"], stderr=silent, check=False)
+
+
+def _be_child(kind: str) -> None:
+    if kind == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.write(1, b"!")
+    if kind == "daemon":
+        if os.fork():
+            return
+        os.setsid()
+        if os.fork():
+            return
+    time.sleep(LASTING)
+
+
+def _write_outputs() -> None:
+    for path in OUTPUTS:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(content(path))
+    Path("logs/train.log").write_bytes(b"epoch 1\nepoch 2")
+
+
+def _append(path: Path, piece: bytes) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    while piece:
+        piece = piece[os.write(file, piece) :]
+    os.close(file)
+
+
+def _records() -> Path:
+    return Path(os.environ["CHAOS"])
+
+
+if __name__ == "__main__":
+    if sys.argv[1] in ("child", "stubborn", "daemon"):
+        _be_child(sys.argv[1])
+    else:
+        sys.exit(main(sys.argv[1]))
