@@ -71,6 +71,11 @@ def test_a_killed_script_names_the_signal(api: Api) -> None:
     assert (job["exit_code"], job["reason"]) == (139, "the script was killed by SIGSEGV")
 
 
+def test_an_exit_code_above_128_is_no_signal(api: Api) -> None:
+    job = api.wait(api.submit("sh", "-c", "exit 137")["name"])
+    assert (job["exit_code"], job["reason"]) == (137, "the script ended with exit code 137")
+
+
 def test_a_command_that_is_not_there_fails_with_127(api: Api) -> None:
     job = api.wait(api.submit("no-such-command")["name"])
     assert (job["state"], job["exit_code"]) == ("failed", 127)

@@ -297,10 +297,10 @@ class Runner:
         left = dict(ranks)
         while left and verdict is None:
             self._sleep(deadline)
-            for pid, code in _reap_all():
+            for pid, status in _reap_all():
                 rank = left.pop(pid, None)
-                if rank is not None and code != 0 and verdict is None:
-                    verdict = ("failed", self._failure(rank, code), code)
+                if rank is not None and status != 0 and verdict is None:
+                    verdict = ("failed", self._failure(rank, status), _exit_code(status))
             if verdict is None and left:
                 verdict = self._interrupted(deadline)
         return self._clear(*(verdict or ("succeeded", "", 0)))
@@ -317,11 +317,11 @@ class Runner:
         if select.select([self._orders.wake_read], [], [], patience)[0]:
             os.read(self._orders.wake_read, 4096)
 
-    def _failure(self, rank: int, code: int) -> str:
+    def _failure(self, rank: int, status: int) -> str:
         who = "the script" if self._launch["processes_per_node"] == 1 else f"rank {rank}"
-        if code > 128 and code - 128 in signal.valid_signals():
-            return f"{who} was killed by {signal.Signals(code - 128).name}"
-        return f"{who} ended with exit code {code}"
+        if os.WIFSIGNALED(status):
+            return f"{who} was killed by {_signal_name(os.WTERMSIG(status))}"
+        return f"{who} ended with exit code {os.WEXITSTATUS(status)}"
 
     # -- ending
 
@@ -358,7 +358,7 @@ def _ending(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reap_all() -> list[tuple[int, int]]:
-    """Collect every child that has ended, with the exit code a shell would show."""
+    """Collect every child that has ended, with its status."""
     found: list[tuple[int, int]] = []
     while True:
         try:
@@ -367,8 +367,20 @@ def _reap_all() -> list[tuple[int, int]]:
             return found
         if pid == 0:
             return found
-        killed = os.WIFSIGNALED(status)
-        found.append((pid, 128 + os.WTERMSIG(status) if killed else os.WEXITSTATUS(status)))
+        found.append((pid, status))
+
+
+def _exit_code(status: int) -> int:
+    """Return the exit code a shell would show."""
+    killed = os.WIFSIGNALED(status)
+    return 128 + os.WTERMSIG(status) if killed else os.WEXITSTATUS(status)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"  # a real-time one
 
 
 def _everything_below() -> list[Process]:
