@@ -70,7 +70,7 @@ def test_ids_sort_by_time_and_fit() -> None:
 
 
 @given(
-    st.floats(min_value=1e-6, max_value=1e15) | st.sampled_from(["0.00001s", "1000000d", "3m"]),
+    st.floats(min_value=1e-6, max_value=1e9) | st.sampled_from(["0.00001s", "10000d", "3m"]),
     st.integers(1, 2**59) | st.sampled_from(["1", "1.5k"]),
 )
 def test_a_spec_that_was_taken_can_be_read_again(timeout: float | str, memory: int | str) -> None:

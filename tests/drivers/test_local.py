@@ -207,6 +207,25 @@ class TestRaces(OnThisMachine, Bench):
         assert heard.kinds.count("starting") <= 1
         assert self.processes_of(launch) == []
 
+    def test_a_runner_that_hears_and_does_nothing_is_replaced(
+        self, driver: Driver, receiver: Receiver
+    ) -> None:
+        """Stopped by a signal it holds its lock, and would hold its job for ever."""
+        launch = self.launch_of(receiver, "sh", "-c", "echo started; sleep 60", grace=0.5)
+        handle = driver.launch(launch)
+        self.hear_line(receiver, launch)
+        (pid,) = self.runner_pids(handle)
+        os.kill(pid, signal.SIGSTOP)
+        driver.cancel(handle)
+        long_ago = time.time() - local._STUCK - 5  # pyright: ignore[reportPrivateUsage]
+        os.utime(self.root / "launches" / handle / "cancel", (long_ago, long_ago))
+        driver.cancel(handle)
+        self.see(lambda: not self.alive(pid))
+        driver.cancel(handle)
+        self.finish(driver, handle)
+        assert receiver.heard(launch.key).finished["outcome"] == "canceled"
+        assert self.processes_of(launch) == []
+
     def test_the_lock_is_not_handed_on_to_the_script(
         self, driver: Driver, receiver: Receiver
     ) -> None:

@@ -107,6 +107,12 @@ def test_no_token_is_in_a_process_list_or_an_answer(api: Api) -> None:
         ({"command": ["true"], "gpus": 64}, "gpus", "asks for 64"),
         ({"command": ["true"], "nodes": 2}, "nodes", "asks for 2; target 'local' has 1"),
         ({"command": ["true"], "timeout": "soon"}, "timeout", "is not a duration"),
+        ({"command": ["true"], "timeout": "99999999999999h"}, "timeout", "is not a duration"),
+        (
+            {"command": ["true"], "environment": {"kind": "system", "pip": ["a\nb"]}},
+            "environment.pip",
+            "is not one line of text",
+        ),
         ({"command": ["true"], "name": "a/b"}, "name", "is not a name"),
         ({"command": ["true"], "name": "x" * 300}, "name", "is not a name"),
         ({"command": ["true"], "target": "moon"}, "target", "no target named 'moon'.* local"),

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from tests.server.conftest import Api
 
@@ -18,3 +19,39 @@ def test_who_hears_of_the_start_has_all_that_was_said_before(api: Api, tmp_path:
         said = api.ask("GET", f"/api/jobs/{name}/logs", stream="prepare", follow="true").content
         assert b": ready after" in said.splitlines()[-1]
         assert api.wait(name)["state"] == "succeeded"
+
+
+def test_a_stream_that_is_not_there_is_said_with_those_that_are(api: Api) -> None:
+    name = api.submit("true")["name"]
+    api.wait(name)
+    answer = api.ask("GET", f"/api/jobs/{name}/logs", stream="rank-7")
+    assert answer.status == 404
+    assert answer.json["message"].endswith("it has output, prepare")
+    assert api.ask("GET", f"/api/jobs/{name}/logs", stream="x" * 3000).status == 422
+    assert api.ask("GET", f"/api/jobs/{name}/logs", stream="../../token").status == 404
+
+
+def test_an_output_with_any_name_can_be_read(api: Api) -> None:
+    code = "open('outputs/a\\nb', 'w').write('1'); open('outputs/\\x1b?#%', 'w').write('2')"
+    name = api.submit("python", "-c", code)["name"]
+    api.wait(name)
+    paths = [output["path"] for output in api.ask("GET", f"/api/jobs/{name}/outputs").json]
+    assert sorted(paths) == ["outputs/\x1b?#%", "outputs/a\nb"]
+    contents = [api.ask("GET", f"/api/jobs/{name}/outputs/{quote(path)}").content for path in paths]
+    assert sorted(contents) == [b"1", b"2"]
+
+
+def test_a_folder_elsewhere_is_never_collected(api: Api, tmp_path: Path) -> None:
+    (tmp_path / "private").write_text("not yours")
+    code = f"import os; os.rmdir('outputs'); os.symlink({str(tmp_path)!r}, 'outputs')"
+    name = api.submit("python", "-c", code)["name"]
+    assert api.wait(name)["state"] == "succeeded"
+    assert api.ask("GET", f"/api/jobs/{name}/outputs").json == []
+    said = api.ask("GET", f"/api/jobs/{name}/logs", stream="prepare").content
+    assert b"outputs is not kept: the script has made it a link" in said
+
+
+def test_a_name_that_looks_like_an_id_is_refused(api: Api) -> None:
+    victim = api.submit("true")
+    answer = api.ask("POST", "/api/jobs", {"command": ["true"], "name": victim["id"]})
+    assert (answer.status, answer.json["field"]) == (422, "name")

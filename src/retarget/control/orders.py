@@ -10,11 +10,12 @@ from retarget.core.driver import Handle
 from retarget.core.errors import Conflict, RetargetError
 from retarget.core.jobs import Attempt, Job
 from retarget.core.snapshots import decode
-from retarget.core.states import Event, JobState
+from retarget.core.states import LIVE, Event, JobState
 from retarget.core.targets import Facts
+from retarget.core.units import show_duration
 
 _LEAVING = 10.0  # seconds a runner that has reported its end may take to be gone
-_SILENT = 15.0  # seconds in launching after which the target itself is asked
+_SILENT = 15.0  # seconds without a word from a runner after which its target is asked
 
 
 def cancel(parts: Parts, name: str) -> Job:
@@ -24,7 +25,7 @@ def cancel(parts: Parts, name: str) -> Job:
         if job.state is JobState.CANCELING:
             return job
         if job.state.is_final:
-            raise Conflict(f"job {job.name!r} has {job.state} already")
+            raise Conflict(f"job {job.name!r} has ended already: {job.state}")
         try:
             now = parts.now()
             queued = job.state is JobState.QUEUED
@@ -95,12 +96,15 @@ def _waiting(parts: Parts, job: Job) -> tuple[str, list[str]]:
 
 
 def _diagnosis(parts: Parts, job: Job) -> str | None:
-    if job.state is not JobState.LAUNCHING or parts.now() - job.changed < _SILENT:
+    """Return what the target says of a runner that has not spoken for a while."""
+    if job.state not in LIVE:
         return None
     attempt = parts.jobs.attempts(job.id)[-1]
-    if attempt.handle is None:
+    silent = parts.now() - (attempt.heard or attempt.created)
+    if attempt.handle is None or silent < _SILENT:
         return None
     try:
-        return parts.driver(attempt.target).diagnose(Handle(attempt.handle))
+        said = parts.driver(attempt.target).diagnose(Handle(attempt.handle))
     except RetargetError as error:
-        return str(error)
+        said = str(error)
+    return f"its runner has said nothing for {show_duration(silent)}; {said}"

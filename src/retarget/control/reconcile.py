@@ -70,6 +70,9 @@ class Loop:
             self._woken.clear()
             try:
                 self.round()
+            except RetargetError as error:
+                _log.error("a round of the loop failed: %s", error)
+                self._ending.wait(self._every)
             except Exception:  # noqa: BLE001 - the edge of the loop: one bad round must not be the last
                 _log.exception("a round of the loop failed")
                 self._ending.wait(self._every)
@@ -158,6 +161,8 @@ class Loop:
     def _guarded(self, key: str, work: Callable[[], object]) -> None:
         try:
             work()
+        except RetargetError as error:
+            _log.error("attempt %s: %s", key, error)
         except Exception:  # noqa: BLE001 - the edge of a thread
             _log.exception("attempt %s", key)
         finally:

@@ -4,7 +4,7 @@ import json
 from typing import Literal, Self
 
 from blake3 import blake3
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from retarget.core.values import Value
 
@@ -23,6 +23,14 @@ class Environment(Value):
     conda: tuple[str, ...] = ()  # conda match specs
     pip: tuple[str, ...] = ()  # lines of a requirements file
     name: str | None = None
+
+    @field_validator("channels", "conda", "pip")
+    @classmethod
+    def _single_lines(cls, lines: tuple[str, ...]) -> tuple[str, ...]:
+        for line in lines:
+            if not line.strip() or not line.isprintable():
+                raise ValueError(f"{line[:80]!r} is not one line of text")
+        return lines
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:

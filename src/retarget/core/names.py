@@ -7,6 +7,7 @@ import secrets
 from retarget.core.errors import Invalid
 
 _RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_ID = re.compile(r"[0-9a-f]{32}")  # what `new_id` makes
 _FIRST_WORDS = """
 able amber ample bold brave breezy brisk bright calm candid clear clever cosy crisp curious
 daring deft eager early easy fair fleet fond fresh gentle glad golden grand green happy hardy
@@ -37,6 +38,8 @@ def check_name(name: str, *, field: str = "name") -> str:
             "beginning with a letter or digit",
             field=field,
         )
+    if _ID.fullmatch(name):
+        raise Invalid(f"{field}: {name!r} looks like the id of a job; choose another", field=field)
     return name
 
 

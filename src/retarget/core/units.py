@@ -5,7 +5,8 @@ import re
 from retarget.core.errors import Invalid
 
 _MEMORY = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_MOST = 2.0**60  # more than this of anything is a slip of the keyboard
+_MOST = 2.0**60  # more bytes than this are a slip of the keyboard
+_LONGEST = 1e9  # and more seconds than these, 31 years, too
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -31,7 +32,7 @@ def parse_duration(text: str | float, *, field: str = "timeout") -> float:
         seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
     else:
         seconds = 0.0
-    if not 0 < seconds < _MOST:
+    if not 0 < seconds <= _LONGEST:
         raise Invalid(f"{field}: {text!r} is not a duration; write 90s, 15m or 1h30m", field=field)
     return seconds
 

@@ -4,9 +4,11 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -25,6 +27,7 @@ from retarget.runner.folder import Folder
 from retarget.runner.package import build_zipapp
 
 OLDEST = (3, 8)
+_STUCK = 30.0  # seconds beyond its grace after which a runner that does not stop is killed
 # What a job inherits from the server's own surroundings: the machine's, not the terminal's.
 _INHERITED_WORDS = """
 PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR LD_LIBRARY_PATH CUDA_HOME CUDA_PATH
@@ -97,7 +100,12 @@ class Driver:
         folder = self.launches / handle
         if not (folder / "launch.json").exists() or (folder / "done").exists():
             return
-        (folder / "cancel").touch(mode=0o600)
+        marker = folder / "cancel"
+        if not marker.exists():
+            marker.touch(mode=0o600)
+        elif time.time() - marker.stat().st_mtime > _grace(folder) + _STUCK:
+            _kill_runner(folder)  # it hears and does nothing, stopped perhaps
+            marker.touch()  # the next one has its own time
         _poke(folder / "orders")
         self._ensure_runner(folder)  # if nobody is there to hear it, a new one sees it through
 
@@ -168,6 +176,19 @@ class Driver:
         if answer.returncode != 0:
             raise TargetUnreachable(f"the runner failed: {answer.stderr.strip()[-500:]}")
         return json.loads(answer.stdout)
+
+
+def _grace(folder: Path) -> float:
+    return float(json.loads((folder / "launch.json").read_text())["launch"]["grace"])
+
+
+def _kill_runner(folder: Path) -> None:
+    """Kill whoever was started for this folder. Found by its command, never by a kept pid."""
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            if b"run" in words and os.fsencode(folder) in words:
+                os.kill(int(entry.name), signal.SIGKILL)
 
 
 def check_interpreter(python: str) -> None:

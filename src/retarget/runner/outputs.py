@@ -62,6 +62,9 @@ class Collector:
 
     def files(self, top: str) -> Iterator[str]:
         """Yield the paths of the plain files below one of the two folders."""
+        if os.path.islink(self._full(top)):
+            self._complain(top, "the script has made it a link")
+            return
         for where, folders, names in os.walk(self._full(top), onerror=None):
             folders.sort()
             for name in sorted(names):

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -76,17 +77,29 @@ def _announce(server: uvicorn.Server, settings: Settings) -> None:
     """Say where the server is once it is ready, and end it when its home is gone."""
     while not server.started:
         time.sleep(0.005)
-    facts = {"pid": os.getpid(), "url": settings.url, "version": __version__}
-    file = settings.home.server_file
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(facts | {"started": time.time()}))
-    part.rename(file)
-    _log.info("serving %s at %s", settings.home.root, settings.url)
+    facts: dict[str, Any] = {"pid": os.getpid(), "url": settings.url, "version": __version__}
+    facts["started"] = time.time()
+    announced = False
     while not server.should_exit:
+        if not announced:
+            announced = _write_facts(settings.home, facts)
         time.sleep(1.0)
         if not settings.home.server_lock.exists():
             _log.warning("%s is gone: stopping", settings.home.root)
             server.should_exit = True
+
+
+def _write_facts(home: Home, facts: dict[str, Any]) -> bool:
+    """Write where the server is; False, to be tried again, while the disk is full."""
+    part = home.server_file.with_suffix(".part")
+    try:
+        part.write_text(json.dumps(facts))
+        part.rename(home.server_file)
+    except OSError as error:
+        _log.error("cannot write %s: %s", home.server_file, error.strerror)
+        return False
+    _log.info("serving %s at %s", home.root, facts["url"])
+    return True
 
 
 def _own(home: Home) -> int:
@@ -114,7 +127,7 @@ def _bind(home: Home, environ: Mapping[str, str]) -> socket.socket:
     if asked and not asked.isdigit():
         raise Invalid(f"RETARGET_PORT: {asked!r} is not a port number")
     remembered = home.root / "port"
-    last = remembered.read_text() if remembered.exists() else ""
+    last = remembered.read_text(errors="replace") if remembered.exists() else ""
     ports = [int(asked)] if asked else [int(last) if last.isdigit() else 0, 0]
     failure: Exception | None = None
     for port in ports:
@@ -140,9 +153,9 @@ def _secret(path: Path) -> str:
         with open(descriptor, "w") as file:
             file.write(secrets.token_urlsafe(32))
         part.rename(path)
-    text = path.read_text().strip()
-    if not text:
-        raise Invalid(f"{path} is empty; remove it and start again")
+    text = path.read_text(errors="replace").strip()
+    if not text or not text.isascii():
+        raise Invalid(f"{path} is not what was written there; remove it and start again")
     return text
 
 

@@ -64,7 +64,7 @@ def report_events(key: RunnerKey, body: Events, parts: PartsDep) -> Taken:
     return Taken(confirmed=confirmed, order="cancel" if stop else None)
 
 
-@router.put("/streams/{stream:path}", openapi_extra=BINARY_BODY)
+@router.put("/streams/{stream:any}", openapi_extra=BINARY_BODY)
 async def append_stream(
     key: RunnerKey,
     stream: str,

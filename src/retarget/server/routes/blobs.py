@@ -5,11 +5,21 @@ from typing import Annotated
 from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
+from starlette.convertors import PathConvertor, register_url_convertor
 
 from retarget.server.auth import PartsDep
 from retarget.server.frames import Body, take_blobs
 
 router = APIRouter(prefix="/api/blobs", tags=["blobs"])
+
+
+class _AnyPath(PathConvertor):
+    """A path whose names may hold anything a file's name may, line breaks too."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("any", _AnyPath())
 
 BYTES = {
     "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}

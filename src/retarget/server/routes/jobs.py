@@ -144,6 +144,8 @@ async def read_logs(
     attempt = await _existing(state, found, query)
     if attempt is None:
         return StreamingResponse(iter([b""]), media_type="application/octet-stream")
+    if query.stream is not None:
+        await run_sync(_check_stream, parts, found, attempt, query)
     merged = query.stream is None and found.spec.nodes * found.spec.processes_per_node > 1
     if merged and query.offset:
         raise Invalid("offset: name a stream to read from an offset", field="offset")
@@ -166,11 +168,23 @@ def list_outputs(job: str, parts: PartsDep) -> list[Output]:
     return parts.outputs.list(found.id, found.attempt)
 
 
-@router.get("/{job}/outputs/{path:path}", response_class=FileResponse, responses={200: BYTES})
+@router.get("/{job}/outputs/{path:any}", response_class=FileResponse, responses={200: BYTES})
 def read_output(job: str, path: str, parts: PartsDep) -> FileResponse:
     found = parts.jobs.find(job)
     output = parts.outputs.find(found.id, found.attempt, path)
     return FileResponse(parts.blobs.path(output.digest), media_type="application/octet-stream")
+
+
+def _check_stream(parts: Parts, job: Job, attempt: Attempt, query: LogQuery) -> None:
+    """Raise unless there is, or may come to be, such a stream."""
+    ranks = range(job.spec.nodes * job.spec.processes_per_node)
+    usual = {"prepare", *(["output"] if len(ranks) == 1 else [f"rank-{rank}" for rank in ranks])}
+    parts.streams.path(attempt.key, str(query.stream))
+    there = {*parts.streams.names(attempt.key), *usual}
+    may_come = query.follow and attempt.ended is None and str(query.stream).startswith("logs/")
+    if query.stream not in there and not may_come:
+        names = ", ".join(sorted(there))
+        raise NotFound(f"job {job.name!r} has no stream {query.stream!r}; it has {names}")
 
 
 async def _existing(state: StateDep, job: Job, query: LogQuery) -> Attempt | None:
