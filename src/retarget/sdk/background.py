@@ -88,7 +88,7 @@ def is_locked(path: Path) -> bool:
     """Tell whether a living process holds `path`; the look itself is over at once."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -27,6 +27,10 @@ class Address:
     url: str
     token: str = ""
 
+    def __post_init__(self) -> None:
+        if not (self.token.isascii() and self.token.isprintable()):
+            raise Invalid("the token holds characters that no token has; see RETARGET_TOKEN")
+
 
 class Server(Protocol):
     """Knows where the server is, and what to do when it is gone."""
