@@ -35,6 +35,7 @@ from retarget.core.targets import Target
 _log = logging.getLogger(__name__)
 _EVERY = 1.0  # seconds between two looks at the targets
 _HEAD = 64  # jobs at the head of a queue that are looked at in one round
+_RECHECK = 15.0  # seconds after which a target that could not be used is asked again
 _PATIENCE = 600.0  # seconds to go on trying to launch
 
 Pair = tuple[Job, Attempt]
@@ -48,7 +49,7 @@ class Loop:
         self._ending = threading.Event()
         self._busy: set[str] = set()  # attempts a thread is working on
         self._adopted: set[str] = set()  # attempts this server has told its address
-        self._checked: set[str] = set()  # targets this server has asked
+        self._checked: dict[str, float] = {}  # when this server has last asked a target
         self._polled = 0.0
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="launch")
         self._thread = threading.Thread(target=self._run, name="reconcile", daemon=True)
@@ -84,6 +85,7 @@ class Loop:
         self._check_targets()
         self._place(explain=due)
         live = self._parts.jobs.live()
+        self._adopted.intersection_update([attempt.key for _, attempt in live])
         self._launch([pair for pair in live if pair[1].key not in self._adopted])
         self._cancel(live)
         if due:
@@ -95,8 +97,10 @@ class Loop:
 
     def _check_targets(self) -> None:
         for target in self._parts.targets.list():
-            if target.name not in self._checked:
-                self._checked.add(target.name)
+            asked = self._checked.get(target.name)
+            again = target.reason and asked and time.monotonic() - asked > _RECHECK
+            if asked is None or again:
+                self._checked[target.name] = time.monotonic()
                 with suppress(TargetUnreachable):  # remembered as the target's reason
                     check(self._parts, target)
 
