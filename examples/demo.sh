@@ -23,8 +23,9 @@ echo "\$ retarget job outputs $job"
 retarget job outputs "$job"
 
 bold "4. Its metrics, fetched"
-echo "\$ retarget job outputs $job outputs/metrics.json --download DIR"
-retarget job outputs "$job" outputs/metrics.json --download "$downloads" >/dev/null
+echo "\$ retarget job outputs $job outputs/metrics.json --download $downloads"
+retarget job outputs "$job" outputs/metrics.json --download "$downloads"
+echo "\$ cat $downloads/outputs/metrics.json"
 cat "$downloads/outputs/metrics.json"
 
 bold "Next"

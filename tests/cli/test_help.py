@@ -1,11 +1,15 @@
 """What the command says about itself, and what that costs."""
 
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from retarget.cli.terminal import joined
+from retarget.core.states import JobState
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 COMMAND = str(Path(sys.executable).parent / "retarget")
@@ -36,7 +40,7 @@ def test_run_knows_every_option_of_the_issue() -> None:
     text = help_of("run")
     options = """--target -t --code --env -e --python --pip --name --experiment --set-env --cpus
     --memory --gpus --nodes --processes-per-node --retries --timeout --priority --detach -d
-    --dry-run"""
+    --dry-run --json"""
     assert [each for each in options.split() if each not in text] == []
     assert "retarget run --env conda.yml train.py -- --lr 0.1" in text
 
@@ -61,6 +65,56 @@ def test_importing_the_package_is_cheap() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "retarget.sdk" not in done.stdout
     assert "retarget.core" not in done.stdout
+
+
+def every_help() -> Iterator[str]:
+    yield help_of()
+    yield help_of("run")
+    for group, commands in GROUPS.items():
+        yield from (help_of(group, command) for command in commands.split())
+
+
+def test_help_fits_80_columns_and_names_no_python_type() -> None:
+    for text in every_help():
+        assert [line for line in text.splitlines() if len(line) > 80] == []
+        assert re.findall(r"<\w+|\{\w+\}|list\[", text) == []
+
+
+def test_help_says_what_may_be_written() -> None:
+    assert "[SCRIPT [-- ARGS]]" in help_of("run")
+    assert "no stdin" in help_of("run")
+    assert "90s, 15m, 1h30m; a plain number" in help_of("run")
+    assert "cancel [OPTIONS] NAMES…\n" in help_of("job", "cancel")
+    listing = " ".join(help_of("job", "list").split())
+    assert "--state STATE" in listing
+    assert ", ".join(JobState) in listing
+
+
+@pytest.mark.parametrize(
+    ("args", "meant"),
+    [
+        (["list"], "retarget job list"),
+        (["logs", "x", "-f"], "retarget job logs x -f"),
+        (["build", "conda.yml"], "retarget env build conda.yml"),
+        (["status"], "retarget server status"),
+        (["train.py", "--cpus", "2"], "retarget run train.py --cpus 2"),
+    ],
+)
+def test_a_command_without_its_group_is_guessed(
+    retarget: Cli, tmp_path: Path, args: list[str], meant: str
+) -> None:
+    (tmp_path / "train.py").touch()
+    done = retarget(*args)
+    assert done.returncode == 2
+    assert done.stderr == f"error: there is no command {args[0]!r}; did you mean `{meant}`?\n"
+
+
+def test_a_sentence_that_goes_on_has_no_full_stop_in_it() -> None:
+    assert (
+        joined("requirements are unsatisfiable.", "see x")
+        == "requirements are unsatisfiable; see x"
+    )
+    assert joined("exit code 3", "see x") == "exit code 3; see x"
 
 
 def test_the_version_is_the_packages(retarget: Cli) -> None:

@@ -104,14 +104,44 @@ def test_a_second_ctrl_c_at_the_question_cancels(sleeping: Terminal) -> None:
     assert "was canceled" in sleeping.shown
 
 
-def test_it_asks_once_and_then_cancels(sleeping: Terminal) -> None:
+def test_who_keeps_waiting_is_asked_again_the_next_time(sleeping: Terminal) -> None:
+    for _ in range(2):
+        sleeping.shown = ""
+        sleeping.type(CTRL_C)
+        sleeping.wait_for("job s: [d]etach, [c]ancel, or Enter to keep waiting?")
+        sleeping.type(b"\n")
+        time.sleep(0.5)
+    sleeping.shown = ""
     sleeping.type(CTRL_C)
     sleeping.wait_for("keep waiting?")
-    sleeping.type(b"\n")
-    time.sleep(0.5)
-    sleeping.type(CTRL_C)
+    sleeping.type(b"c\n")
     assert sleeping.exit_code() == 130
-    assert sleeping.shown.count("keep waiting?") == 1
+
+
+def test_an_answer_that_is_none_is_asked_for_again(sleeping: Terminal, retarget: Cli) -> None:
+    sleeping.type(CTRL_C)
+    sleeping.wait_for("keep waiting?")
+    sleeping.type(b"x\n")
+    sleeping.wait_for("please answer d, c or nothing; [d]etach")
+    sleeping.type(b"d\n")
+    assert sleeping.exit_code() == 0
+    assert '"running"' in retarget("job", "show", "s", "--json").stdout
+
+
+def test_the_question_is_withdrawn_when_the_job_ends(retarget: Cli, code: Path) -> None:
+    (code / "many.py").write_text(
+        "import time; print('begun', flush=True); time.sleep(3)\n"
+        "for n in range(3000): print('x' * 1000, n, flush=True)\nprint('through')"
+    )
+    retarget("server", "start")
+    terminal = Terminal(["run", "--name", "m", "many.py"], code)
+    terminal.wait_for("begun")
+    terminal.type(CTRL_C)
+    terminal.wait_for("keep waiting? ")
+    assert terminal.exit_code() == 0
+    assert "keep waiting? \r\x1b[K" in terminal.shown
+    assert "through\r\n" in terminal.shown
+    assert "m succeeded" in terminal.shown
 
 
 def test_keeping_on_loses_no_line(retarget: Cli, code: Path) -> None:
@@ -167,6 +197,20 @@ def test_a_waiting_job_is_shown_by_a_spinner(retarget: Cli, code: Path) -> None:
     terminal.wait_for("keep waiting?")
     terminal.type(CTRL_C)
     assert terminal.exit_code() == 130
+
+
+def test_a_folder_being_read_is_one_line_that_is_renewed(retarget: Cli, code: Path) -> None:
+    retarget("server", "start")
+    with (code / "large.bin").open("wb") as file:
+        file.truncate(200 * 2**30)  # takes no room on the disk, and long to be read
+    terminal = Terminal(["run", "sleep.py"], code)
+    terminal.wait_for("reading ")
+    time.sleep(1)
+    terminal.type(CTRL_C)
+    assert terminal.exit_code() == 130
+    lines = terminal.shown.split("\r\x1b[K")
+    assert len([line for line in lines if line.startswith("reading ")]) > 1
+    assert lines[-1] == ""
 
 
 def _running(code: Path, *args: str) -> "subprocess.Popen[str]":

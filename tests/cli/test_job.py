@@ -1,12 +1,17 @@
 """`retarget job …` on real jobs."""
 
+import fcntl
 import json
 import os
 import pty
+import re
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -43,6 +48,87 @@ def test_what_was_run_is_listed_newest_first_and_filtered(retarget: Cli, code: P
     assert table[1].startswith("three")
     wrong = retarget("job", "list", "--state", "happy")
     assert (wrong.returncode, "queued" in wrong.stderr) == (2, True)
+
+
+LONG = "a-name-of-62-characters-which-is-about-as-long-as-one-may-be-x"
+
+
+def test_tables_fit_80_columns(retarget: Cli, code: Path) -> None:
+    (code / "fail.py").write_text("import sys; sys.exit(3)")
+    retarget("run", "--name", LONG, "--experiment", "trial", "fail.py", cwd=code)
+    retarget("run", "--name", "short", "--retries", "1", "fail.py", cwd=code)
+    header, short, long = on_screen("job", "list")
+    assert header.split()[:2] == ["NAME", "STATE"]
+    assert "EXPERIMENT" not in header
+    assert long.split()[:2] == [LONG, "failed"]
+    assert short.split()[:2] == ["short", "failed"]
+    assert long.endswith("…")
+    header, _, long = on_screen("job", "list", columns=73)
+    assert (header[-1], long[-1]) == ("…", "…")
+    assert long.split()[:2] == [LONG, "failed"]
+    retarget("job", "delete", LONG)
+    [header, short] = on_screen("job", "list")
+    assert header.split() == ["NAME", "STATE", "TARGET", "AGE", "TOOK", "REASON"]
+    shown = on_screen("job", "show", "short")
+    at = shown.index("attempts")
+    assert shown[at + 1].split() == ["#", "TARGET", "STARTED", "TOOK", "EXIT", "REASON"]
+    assert re.match(r"1  local   \S+ \S+  \S+ s  3     the script ended", shown[at + 2])
+    assert on_screen("target", "list")[0].split()[0] == "NAME"
+    assert not [line for line in on_screen("target", "show", "local") if re.search(r'["{[]', line)]
+
+
+def test_a_reason_wraps_beside_the_other_columns(retarget: Cli, code: Path) -> None:
+    command = ("sh", "-c", "kill -9 $$")
+    retarget("run", "--name", "k", "--timeout", "1", "--", "sleep", "30", cwd=code)
+    retarget("run", "--name", LONG, "--", *command, cwd=code)
+    for name in ("k", LONG):
+        shown = on_screen("job", "show", name, columns=70)
+        row = shown[shown.index("attempts") + 2]
+        assert re.match(r"1  .*20\d\d-\d\d-\d\d \d\d:\d\d:\d\d  ", row)
+        assert "…" not in "".join(shown)
+
+
+def test_a_pipe_gets_whole_lines_without_blanks_at_their_end(retarget: Cli, code: Path) -> None:
+    (code / "requirements.txt").write_text("# nothing\n")
+    for name, experiment in ((LONG, "default"), ("two", "default")):
+        retarget("run", "--name", name, "--experiment", experiment, "hello.py", cwd=code)
+    plain = retarget("job", "list").stdout.splitlines()
+    assert plain[0].split() == ["NAME", "STATE", "TARGET", "AGE", "TOOK", "REASON"]
+    retarget("run", "--name", "x", "--experiment", "e" * 60, "--", "sh", "-c", "exit 9", cwd=code)
+    for args in (("job", "list"), ("job", "show", "x"), ("target", "list"), ("target", "kinds")):
+        text = retarget(*args).stdout
+        assert [line for line in text.splitlines() if line != line.rstrip()] == []
+        assert "…" not in text
+    assert "e" * 60 in retarget("job", "list").stdout
+
+
+def test_a_mistyped_job_is_guessed(retarget: Cli, code: Path) -> None:
+    retarget("run", "--name", "night-1", "hello.py", cwd=code)
+    for args in (("show", "nigth-1"), ("delete", "nigth-1")):
+        done = retarget("job", *args)
+        assert done.returncode == 1
+        assert done.stderr == "error: no job named 'nigth-1'; did you mean 'night-1'?\n"
+
+
+def on_screen(*args: str, columns: int = 80) -> list[str]:
+    """Return the lines a command shows on a terminal; none is wider than that."""
+    ours, theirs = pty.openpty()
+    size = struct.pack("HHHH", 24, columns, 0, 0)
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, size)
+    env = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    child = subprocess.Popen(
+        [COMMAND, *args], stdin=theirs, stdout=theirs, env=env | {"TERM": "xterm"}
+    )
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # what Linux says when the other side is closed
+        while piece := os.read(ours, 65536):
+            shown += piece
+    os.close(ours)
+    assert child.wait(timeout=60) == 0
+    lines = re.sub(r"\x1b\[[\d;]*m", "", shown.decode()).replace("\r", "").splitlines()
+    assert [line for line in lines if len(line.rstrip()) > columns] == []
+    return [line.rstrip() for line in lines]
 
 
 def test_show_tells_everything_about_a_job(retarget: Cli, code: Path) -> None:
@@ -202,6 +288,9 @@ def test_environments_are_built_listed_and_removed(retarget: Cli, code: Path) ->
     assert row["name"] == "bare"
     assert [each["target"] for each in row["built"]] == ["local"]
     assert "bare" in retarget("env", "list").stdout
+    header, row = on_screen("env", "list")
+    assert header.split() == ["NAME", "DIGEST", "PYTHON", "BUILT", "ON", "SIZE", "PACKAGES"]
+    assert row.split()[0] == "bare"
     assert "bare" in retarget("env", "show", "bare").stdout
     (code / "where.py").write_text("import sys; print(sys.prefix != sys.base_prefix)")
     assert retarget("run", "-e", "bare", "where.py", cwd=code).stdout == "True\n"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -120,9 +121,19 @@ def test_detach_prints_the_name_alone(retarget: Cli, code: Path) -> None:
 
 def test_a_dry_run_starts_nothing(retarget: Cli, code: Path) -> None:
     write(code, "hello.py", "print('hello')")
-    plan = json.loads(retarget("run", "--dry-run", "hello.py", cwd=code).stdout)
+    plan = json.loads(retarget("run", "--dry-run", "--json", "hello.py", cwd=code).stdout)
     assert plan["target"] == "local"
     assert plan["code"]["files"] == 1
+    shown = retarget("run", "--dry-run", "--memory", "2g", "hello.py", "--", "a b", cwd=code)
+    lines = [line.split(maxsplit=1) for line in shown.stdout.splitlines()]
+    assert lines == [
+        ["folder", f"{code} (1 file, 14 B)"],
+        ["command", "python hello.py 'a b'"],
+        ["target", "local"],
+        ["environment", sys.executable],
+        ["resources", "1 CPU, 2.0 GiB"],
+    ]
+    assert retarget("run", "--json", "hello.py", cwd=code).returncode == 2
     assert json.loads(retarget("job", "list", "--json").stdout) == []
 
 
@@ -147,7 +158,14 @@ def test_a_job_that_waits_says_for_what(retarget: Cli, code: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["nope.py"], "there is no script 'nope.py'"),
+        (["nope.py"], "there is no script 'nope.py' in /"),
+        (["helo.py"], "did you mean 'hello.py'?"),
+        (["none/hello.py"], "there is no such folder"),
+        (["python", "arg.py"], "retarget run -- python arg.py"),
+        (["python", "-c", "print( 1 )"], "retarget run -- python -c 'print( 1 )'"),
+        (["my", "script.py"], "quote a name with blanks: retarget run 'my script.py'\n"),
+        (["my", "script.py", "5"], "retarget run 'my script.py' -- 5\n"),
+        (["hello.py", "--env", "nope"], "'nope' is neither a file here nor a registered"),
         (["hello.py", "--lr", "0.1"], "retarget run hello.py -- --lr 0.1"),
         (["hello.py", "5"], "retarget run hello.py -- 5"),
         (["--lrr", "hello.py"], "'--lrr'"),
@@ -171,17 +189,45 @@ def test_a_wrong_request_is_one_sentence(
 ) -> None:
     write(code, "hello.py", "print('hello')")
     write(code, "plain.txt", "text")
+    write(code, "my script.py", "")
     done = retarget("run", *args, cwd=code)
     assert (done.returncode, done.stdout) == (2, "")
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_an_unknown_environment_is_not_found(retarget: Cli, code: Path) -> None:
+def test_the_home_folder_is_never_sent_by_accident(retarget: Cli, code: Path) -> None:
+    user = {"HOME": str(code)}
+    (code / "project").mkdir()
+    write(code / "project", "where.py", "import os; print(os.listdir())")
     write(code, "hello.py", "print('hello')")
-    done = retarget("run", "--env", "torch", "hello.py", cwd=code)
-    assert done.returncode == 1
-    assert "torch" in done.stderr
+    inside = retarget("run", "project/where.py", cwd=code, env=user)
+    assert "'where.py'" in inside.stdout
+    assert "hello.py" not in inside.stdout
+    for args in (("hello.py",), ("--", "ls")):
+        refused = retarget("run", *args, cwd=code, env=user)
+        assert refused.returncode == 2
+        assert "would send your whole home folder" in refused.stderr
+        assert "--code" in refused.stderr
+    assert retarget("run", "--code", ".", "hello.py", cwd=code, env=user).stdout == "hello\n"
+    from_the_top = retarget("run", code / "project/where.py", cwd=Path("/"))
+    assert "'where.py'" in from_the_top.stdout
+    assert "whole disk" in retarget("run", "--", "ls", cwd=Path("/")).stderr
+
+
+def test_a_folder_that_takes_long_to_read_is_told(retarget: Cli, code: Path) -> None:
+    write(code, "hello.py", "print('hello')")
+    assert "reading" not in retarget("run", "--dry-run", "hello.py", cwd=code).stderr
+    with (code / "large.bin").open("wb") as file:
+        file.truncate(200 * 2**30)  # takes no room on the disk, and long to be read
+    command = [COMMAND, "run", "--dry-run", "hello.py"]
+    with subprocess.Popen(command, cwd=code, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        line = child.stderr.readline()
+        time.sleep(0.5)
+        child.send_signal(signal.SIGINT)
+        assert (child.wait(timeout=30), child.stderr.read()) == (130, "")
+    assert re.fullmatch(rf"reading {code}: [12] files?, [\d.]+ [GM]iB\n", line)
 
 
 def test_a_script_that_is_ignored_is_told_before_it_fails(retarget: Cli, code: Path) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from retarget.cli.complete import complete_job, complete_state, complete_target
 from retarget.cli.groups import new_group
-from retarget.cli.terminal import joined, say, tell, write_bytes, write_json
+from retarget.cli.terminal import say, tell, write_bytes, write_json
 from retarget.core.errors import Invalid, NotFound, RetargetError
 from retarget.core.states import JobState
 
@@ -217,7 +217,7 @@ def _find(jobs: "Jobs", name: str) -> "Job":
         near = get_close_matches(name, [job.name for job in jobs.list(limit=100)], n=1)
         if not near:
             raise
-        raise NotFound(joined(str(error), f"did you mean {near[0]!r}?")) from error
+        raise NotFound(f"no job named {name!r}; did you mean {near[0]!r}?") from error
 
 
 def _known_states(given: list[str]) -> list[str]:

@@ -160,8 +160,8 @@ def known_environment(workspace: "Workspace", environment: Any) -> Any:
         return workspace.environments[environment]
     except NotFound as error:
         raise Invalid(
-            f"--env {environment!r}: there is no such file in this folder, and no environment "
-            "of that name; `retarget env list` shows them",
+            f"{environment!r} is neither a file here nor a registered environment; "
+            "`retarget env list` shows those",
             field="environment",
         ) from error
 

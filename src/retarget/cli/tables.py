@@ -33,7 +33,8 @@ def new_table(
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
     for title, cells in columns.items():
         if title == flexible:
-            table.add_column(title, no_wrap=False, overflow="fold")
+            header = Text(title, no_wrap=True, overflow="ellipsis")
+            table.add_column(header, no_wrap=False, overflow="fold")
             for cell in [] if wrap else cells:
                 cell.no_wrap, cell.overflow = True, "ellipsis"
         else:

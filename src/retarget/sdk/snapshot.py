@@ -144,7 +144,7 @@ class _Count:
     def passed(self, part: int) -> None:
         """Tell of a file of which `part` is read."""
         if self._tell is not None:
-            self._tell(self._files, self._bytes + part)
+            self._tell(self._files + (part > 0), self._bytes + part)
 
 
 class _Refused(Exception):

@@ -111,8 +111,8 @@ def _folder_of(path: Path) -> Path:
         return here
     if _is_everything(path.parent):
         raise Invalid(
-            f"{path.name!r} lies in {path.parent} itself, {_too_much(path.parent)}; put the script "
-            "into a folder of its own, or say --code",
+            f"the folder of {path.name!r} is {path.parent}: that {_too_much(path.parent)}; put the "
+            "script into a folder of its own, or say --code",
             field="code",
         )
     return path.parent
@@ -122,7 +122,7 @@ def _current_folder() -> Path:
     here = Path.cwd()
     if _is_everything(here):
         raise Invalid(
-            f"the current folder is {here}, {_too_much(here)}; go to another, or say --code",
+            f"the current folder is {here}: that {_too_much(here)}; go to another, or say --code",
             field="code",
         )
     return here
@@ -130,7 +130,7 @@ def _current_folder() -> Path:
 
 def _too_much(folder: Path) -> str:
     what = "disk" if os.path.realpath(folder) == "/" else "home folder"
-    return f"which would send your whole {what}"
+    return f"would send your whole {what}"
 
 
 def _is_everything(folder: Path) -> bool:
