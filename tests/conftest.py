@@ -14,6 +14,10 @@ import pytest
 COMMAND = str(Path(sys.executable).parent / "retarget")
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
+# A shell that runs the tests with `&` has them ignore these, and all they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:

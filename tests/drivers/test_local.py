@@ -23,7 +23,7 @@ from retarget.drivers import connect as connect_to
 from retarget.drivers import local
 from retarget.testing import Bench, Connect, DriverContract, Receiver
 
-_PYENV = Path.home() / ".pyenv/versions"
+_PYENV = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
 
 
 class OnThisMachine:

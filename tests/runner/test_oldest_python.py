@@ -16,7 +16,8 @@ _HERE = Path(__file__).parents[2] / "src/retarget/runner"
 
 
 def _find(version: str) -> str | None:
-    for found in sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python")):
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    for found in sorted(pyenv.glob(f"versions/{version}.*/bin/python")):
         return str(found)
     for name in (shutil.which(f"python{version}"), shutil.which(f"/usr/bin/python{version}")):
         if name and subprocess.run([name, "--version"], check=False).returncode == 0:

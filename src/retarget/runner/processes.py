@@ -9,8 +9,15 @@ import time
 from collections.abc import Callable
 
 _PR_SET_CHILD_SUBREAPER = 36
-# What this process, or Python, ignores or catches: a script finds them as in a shell.
-_USUAL = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+# What this process, Python, or a shell that started us with `&` ignores: a script does not.
+_USUAL = [
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+]
 
 
 class Process:
