@@ -264,6 +264,12 @@ def test_a_code_folder_that_is_itself_an_environment_is_still_sent(tmp_path: Pat
     assert kept(tmp_path) == {"pyvenv.cfg", "main.py"}
 
 
+def test_a_home_of_ours_is_never_sent(tmp_path: Path) -> None:
+    write(tmp_path, {"state/server.lock": "", "state/token": "secret", "state/blobs/x": ""})
+    write(tmp_path, {"main.py": "", "other/token": "the user's own"})
+    assert kept(tmp_path) == {"main.py", "other/token"}
+
+
 def test_a_folder_pattern_does_not_match_a_link_to_a_folder(repository: Path) -> None:
     write(repository, {"real/a": "", ".gitignore": "link/\n"})
     (repository / "link").symlink_to("real")
