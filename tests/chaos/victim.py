@@ -101,7 +101,8 @@ def starts_of(records: Path, job: str) -> int:
 
 def _start_family() -> None:
     """Leave a child, one that ignores TERM, and a daemon in a session of its own."""
-    # what they might say when one of them is killed is not for the log
+    # `stubborn` meets a broken pipe when this one is killed first, and would say so in the log,
+    # rightly; but what a child says is not in the record that the log is compared with
     me, silent = [sys.executable, "-S", __file__], subprocess.DEVNULL
     subprocess.Popen([*me, "child"], stderr=silent)
     ready = subprocess.Popen([*me, "stubborn"], stdout=subprocess.PIPE, stderr=silent).stdout
