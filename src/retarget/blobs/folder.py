@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -11,8 +11,6 @@ from blake3 import blake3
 
 from retarget.core.errors import Invalid, NotFound, StorageFull
 from retarget.core.snapshots import is_digest
-
-_CHUNK = 1 << 20
 
 
 class Blobs:
@@ -128,9 +126,3 @@ def storage_errors() -> Generator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise StorageFull("the server's disk is full; free some room and try again") from error
-
-
-def read_chunks(path: Path, *, offset: int = 0) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        file.seek(offset)
-        yield from iter(lambda: file.read(_CHUNK), b"")
