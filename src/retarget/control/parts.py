@@ -8,9 +8,15 @@ from retarget.blobs.folder import Blobs
 from retarget.blobs.streams import Streams
 from retarget.core.driver import Driver
 from retarget.core.targets import Target
+from retarget.store.artifacts import Artifacts
 from retarget.store.environments import Environments
+from retarget.store.experiments import Experiments
 from retarget.store.jobs import Jobs
+from retarget.store.logged_models import LoggedModels
+from retarget.store.metrics import Metrics
+from retarget.store.models import Models
 from retarget.store.outputs import Outputs
+from retarget.store.runs import Runs
 from retarget.store.targets import Targets
 
 
@@ -20,6 +26,12 @@ class Parts:
     outputs: Outputs
     targets: Targets
     environments: Environments
+    experiments: Experiments
+    runs: Runs
+    metrics: Metrics
+    artifacts: Artifacts
+    logged_models: LoggedModels
+    models: Models
     blobs: Blobs
     streams: Streams
     connect: Callable[[Target], Driver]

@@ -19,3 +19,8 @@ def opens(secret: bytes, token: str, key: str) -> bool:
 
 def is_attempt_token(token: str) -> bool:
     return token.startswith(f"{_MARK}.")
+
+
+def key_of(token: str) -> str:
+    """Return the key of the attempt that a token claims to be for."""
+    return token.removeprefix(f"{_MARK}.").rpartition(".")[0]

@@ -20,13 +20,22 @@ from retarget.core.home import Home
 from retarget.core.targets import Target
 from retarget.server.auth import owner
 from retarget.server.errors import PROBLEMS, add_handlers
+from retarget.server.mlflow import TABLES
+from retarget.server.mlflow.app import make_mlflow_app
+from retarget.server.mlflow.artifacts import routes as artifact_routes
 from retarget.server.routes import attempts, blobs, environments, jobs, server, targets
 from retarget.server.signals import Signals
 from retarget.server.state import State
+from retarget.store.artifacts import Artifacts
 from retarget.store.engine import migrate, open_engine
 from retarget.store.environments import Environments
+from retarget.store.experiments import Experiments
 from retarget.store.jobs import Jobs
+from retarget.store.logged_models import LoggedModels
+from retarget.store.metrics import Metrics
+from retarget.store.models import Models
 from retarget.store.outputs import Outputs
+from retarget.store.runs import Runs
 from retarget.store.targets import Targets
 
 
@@ -61,6 +70,12 @@ def make_app(settings: Settings, *, stop: Callable[[], None]) -> FastAPI:
         outputs=Outputs(engine),
         targets=Targets(engine),
         environments=Environments(engine),
+        experiments=Experiments(engine),
+        runs=Runs(engine),
+        metrics=Metrics(engine),
+        artifacts=Artifacts(engine),
+        logged_models=LoggedModels(engine),
+        models=Models(engine),
         blobs=Blobs(home.blobs),
         streams=Streams(home.logs),
         connect=_connect,
@@ -98,6 +113,9 @@ def make_app(settings: Settings, *, stop: Callable[[], None]) -> FastAPI:
     for part in (jobs, targets, environments, blobs, server):
         app.include_router(part.router, dependencies=[Depends(owner)], responses=PROBLEMS)
     app.include_router(attempts.router, responses=PROBLEMS)
+    mlflow = make_mlflow_app(app.state.retarget, TABLES, artifact_routes(app.state.retarget))
+    for place in ("/api/2.0", "/api/3.0", "/ajax-api/2.0", "/ajax-api/3.0"):
+        app.mount(place, mlflow)
     return app
 
 

@@ -1,0 +1,156 @@
+"""What an MLflow client asks: its fields, read as MLflow's own server would read them.
+
+The messages are MLflow's: its clients and their users know them.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from retarget.control.parts import Parts
+from retarget.core.errors import Forbidden, Invalid
+from retarget.core.tracking import Run
+
+_SEE = "See the API docs for more information about request parameters."
+_LARGEST = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks: the owner of the server, or a job through its attempt's token."""
+
+    job_id: str | None = None
+    attempt: str | None = None
+
+    def check_writes(self, job_id: str | None, what: str) -> None:
+        """Raise Forbidden if `what`, which the job `job_id` made, is not the caller's."""
+        if self.job_id is not None and self.job_id != job_id:
+            raise Forbidden(f"a job's token does not open {what}: another made it")
+
+    def check_owner(self, what: str) -> None:
+        """Raise Forbidden for a job."""
+        if self.job_id is not None:
+            raise Forbidden(f"a job's token may not {what}")
+
+
+@dataclass(frozen=True)
+class Ask:
+    parts: Parts
+    caller: Caller
+    body: dict[str, Any]  # what came as JSON or in the query; values as they came
+    path: dict[str, str]  # the parts of the address
+
+    def text(self, name: str, default: str = "") -> str:
+        value = self.body.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise wrong_type(name, value)
+        return value
+
+    def need(self, name: str) -> str:
+        """Return a text that must be there."""
+        value = self.body.get(name)
+        if value is None or value == "":
+            raise missing(name)
+        return self.text(name)
+
+    def whole(self, name: str, default: int | None = None) -> int | None:
+        """Return a whole number, which may have come as text."""
+        value = self.body.get(name)
+        return default if value is None else whole(value, name)
+
+    def flag(self, name: str) -> bool:
+        value = self.body.get(name)
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if value is None or isinstance(value, bool):
+            return bool(value)
+        raise wrong_type(name, value)
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """Return a list of objects; none if it was left out."""
+        value: Any = self.body.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):  # pyright: ignore[reportUnknownVariableType]
+            raise wrong_type(name, value)
+        return value  # pyright: ignore[reportUnknownVariableType]
+
+    def texts(self, name: str) -> list[str]:
+        """Return a list of texts; a query gives one of them alone as a text."""
+        value: Any = self.body.get(name)
+        if value is None:
+            return []
+        if isinstance(value, str):
+            return [value]
+        if not isinstance(value, list) or not all(isinstance(row, str) for row in value):  # pyright: ignore[reportUnknownVariableType]
+            raise wrong_type(name, value)
+        return value  # pyright: ignore[reportUnknownVariableType]
+
+    def pairs(self, name: str) -> dict[str, str]:
+        """Return a list of {key, value} as a dictionary; the last of equal keys counts."""
+        found: dict[str, str] = {}
+        for row in self.rows(name):
+            key, value = row.get("key"), row.get("value", "")
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise wrong_type(name, self.body[name])
+            found[key] = value
+        return found
+
+    def writable(self, run: Run) -> Run:
+        self.caller.check_writes(run.job_id, f"run {run.id!r}")
+        return run
+
+
+def missing(name: str) -> Invalid:
+    return Invalid(f"Missing value for required parameter '{name}'. {_SEE}", field=name)
+
+
+def invalid(name: str, value: Any, why: str = "") -> Invalid:
+    shown = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    end = f": {why}" if why else "."
+    return Invalid(f"Invalid value {shown} for parameter '{name}' supplied{end}", field=name)
+
+
+def wrong_type(name: str, value: Any) -> Invalid:
+    return invalid(name, value, f" Hint: Value was of type '{type(value).__name__}'. {_SEE}")
+
+
+def whole(value: Any, name: str) -> int:
+    """Read a 64-bit number that JSON may carry as a number or as text."""
+    try:
+        if isinstance(value, bool):
+            raise ValueError
+        number = int(value)
+        if isinstance(value, float) and number != value:
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise wrong_type(name, value) from None
+    if not -_LARGEST - 1 <= number <= _LARGEST:
+        raise invalid(name, value, "it does not fit into 64 bits")
+    return number
+
+
+def double(value: Any, name: str) -> float:
+    """Read a number; protobuf's JSON writes what JSON cannot as "NaN" and "Infinity"."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise wrong_type(name, value)
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        raise wrong_type(name, value) from None
+
+
+def show_double(value: float) -> float | str:
+    """Write a number as protobuf's JSON does."""
+    if math.isfinite(value):
+        return value
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def show_pairs(values: dict[str, str]) -> list[dict[str, str]]:
+    return [{"key": key, "value": value} for key, value in values.items()]

@@ -1,0 +1,76 @@
+"""Experiments and runs as MLflow's clients read them."""
+
+from typing import Any
+
+from retarget.core.tracking import DatasetInput, Experiment, Metric, ModelLink, Run
+from retarget.server.mlflow.ask import show_double, show_pairs
+
+
+def show_experiment(experiment: Experiment) -> dict[str, Any]:
+    return {
+        "experiment_id": experiment.id,
+        "name": experiment.name,
+        "artifact_location": experiment.location,
+        "lifecycle_stage": experiment.stage,
+        "last_update_time": experiment.changed,
+        "creation_time": experiment.created,
+        "tags": show_pairs(experiment.tags),
+    }
+
+
+def show_run(run: Run) -> dict[str, Any]:
+    return {
+        "info": show_run_info(run),
+        "data": {
+            "metrics": [show_metric(metric) for metric in run.metrics],
+            "params": show_pairs(run.params),
+            "tags": show_pairs(run.tags),
+        },
+        "inputs": {
+            "dataset_inputs": [_dataset(given) for given in run.datasets],
+            "model_inputs": [{"model_id": link.model_id} for link in run.models_in],
+        },
+        "outputs": {"model_outputs": [_model(link) for link in run.models_out]},
+    }
+
+
+def show_run_info(run: Run) -> dict[str, Any]:
+    info: dict[str, Any] = {
+        "run_uuid": run.id,
+        "run_id": run.id,
+        "run_name": run.name,
+        "experiment_id": run.experiment_id,
+        "user_id": run.user,
+        "status": run.status,
+        "start_time": run.started,
+        "artifact_uri": run.location,
+        "lifecycle_stage": run.stage,
+    }
+    if run.ended is not None:
+        info["end_time"] = run.ended
+    return info
+
+
+def show_metric(metric: Metric) -> dict[str, Any]:
+    shown = {
+        "key": metric.key,
+        "value": show_double(metric.value),
+        "timestamp": metric.timestamp,
+        "step": metric.step,
+    }
+    for name in ("model_id", "dataset_name", "dataset_digest"):
+        value = getattr(metric, name)
+        if value is not None:
+            shown[name] = value
+    return shown
+
+
+def _dataset(given: DatasetInput) -> dict[str, Any]:
+    dataset = given.dataset.model_dump(exclude_none=True)
+    if "schema_" in dataset:
+        dataset["schema"] = dataset.pop("schema_")
+    return {"dataset": dataset, "tags": show_pairs(given.tags)}
+
+
+def _model(link: ModelLink) -> dict[str, Any]:
+    return {"model_id": link.model_id, "step": link.step}
