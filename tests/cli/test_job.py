@@ -90,7 +90,7 @@ def test_a_reason_wraps_beside_the_other_columns(retarget: Cli, code: Path) -> N
 
 def test_a_pipe_gets_whole_lines_without_blanks_at_their_end(retarget: Cli, code: Path) -> None:
     (code / "requirements.txt").write_text("# nothing\n")
-    for name, experiment in ((LONG, "default"), ("two", "default")):
+    for name, experiment in ((LONG, "Default"), ("two", "Default")):
         retarget("run", "--name", name, "--experiment", experiment, "hello.py", cwd=code)
     plain = retarget("job", "list").stdout.splitlines()
     assert plain[0].split() == ["NAME", "STATE", "TARGET", "AGE", "TOOK", "REASON"]

@@ -320,7 +320,7 @@ def test_many_writers_all_get_their_turn(jobs: Jobs, other: Engine, add: Add, ra
 @pytest.mark.parametrize("address", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("states", [[], [JobState.QUEUED], sorted(LIVE)])
 @pytest.mark.parametrize("target", [None, "local"])
-@pytest.mark.parametrize("experiment", [None, "default"])
+@pytest.mark.parametrize("experiment", [None, "Default"])
 @pytest.mark.parametrize("before", [None, "ffff"])
 def test_a_listing_walks_an_index_and_never_sorts(
     jobs: Jobs,

@@ -36,7 +36,7 @@ def show_jobs(jobs: "Sequence[Job]") -> None:
     titles = ["NAME", "STATE", "TARGET", "EXPERIMENT", "AGE", "TOOK", "REASON"]
     rows = [_row(job, now) for job in jobs]
     narrow = sys.stdout.isatty() and console().width < _ROOMY
-    if narrow or all(job.to_json()["experiment"] == "default" for job in jobs):
+    if narrow or all(job.to_json()["experiment"] == "Default" for job in jobs):
         titles, rows = without("EXPERIMENT", titles, rows)
     show(new_table(titles, rows, flexible="REASON", optional=("TOOK", "TARGET", "AGE")))
 

@@ -84,7 +84,7 @@ class JobSpec(Value):
 
     command: Arguments
     name: Name | None = None
-    experiment: Name = "default"
+    experiment: Name = "Default"
     target: Name = "local"
     snapshot: Digest | None = None
     environment: Environment = Environment()

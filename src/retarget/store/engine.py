@@ -3,7 +3,7 @@
 import os
 import sqlite3
 import threading
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -83,6 +83,20 @@ def upsert(
         db.execute(statement.on_conflict_do_update(index_elements=key, set_=changes))
     else:
         db.execute(statement.on_conflict_do_nothing(index_elements=key))
+
+
+def insert_new(
+    db: Connection, into: Table, rows: Sequence[Mapping[str, Any]], *, key: Collection[str] = ()
+) -> None:
+    """Insert rows; those whose key, the primary one unless said, is there already stay as is."""
+    if not rows:
+        return
+    if db.dialect.name == "postgresql":
+        from sqlalchemy.dialects.postgresql import insert  # 30 ms that SQLite does without
+    else:
+        from sqlalchemy.dialects.sqlite import insert
+    columns = [into.c[name] for name in key] or list(into.primary_key.columns)
+    db.execute(insert(into).on_conflict_do_nothing(index_elements=columns), list(rows))
 
 
 def migrate(engine: Engine) -> None:

@@ -20,8 +20,11 @@ from sqlalchemy.exc import IntegrityError
 from retarget.core.errors import Conflict, NotFound
 from retarget.core.jobs import Attempt, Job, Move
 from retarget.core.states import LIVE, Event, JobState, advance
+from retarget.core.tracking import ACTIVE, LEFT_OPEN, Run, RunStatus
 from retarget.store.engine import reading, writing
-from retarget.store.schema import attempts, history, jobs, targets
+from retarget.store.experiments import ensure_in
+from retarget.store.runs import create_in
+from retarget.store.schema import attempts, history, jobs, runs, targets
 
 
 class AttemptChange(TypedDict, total=False):
@@ -55,6 +58,7 @@ class Jobs:
             with writing(self.engine) as db:
                 db.execute(insert(jobs).values(job.model_dump(exclude={"spec"}) | searched))
                 _remember(db, job, Event.SUBMITTED)
+                _open_run(db, job)
         except IntegrityError as error:
             raise Conflict(
                 f"a job named {job.name!r} exists already; choose another name or delete it"
@@ -140,6 +144,7 @@ class Jobs:
             moved = moved.model_copy(update={"started": change.get("started") or now})
         with writing(self.engine) as db:
             _move(db, job, moved, event)
+            _follow(db, moved)
             present = (attempts.c.job_id == job.id) & (attempts.c.number == job.attempt)
             _change(db, present, change)
         return moved
@@ -187,6 +192,7 @@ class Jobs:
             raise Conflict(f"job {job.name!r} is {job.state.value}; cancel it first")
         with writing(self.engine) as db:
             db.execute(delete(jobs).where(jobs.c.id == job.id))  # the rest of its rows cascade
+            db.execute(delete(runs).where(runs.c.id == job.id))
 
     def ended_with_handle(self) -> list[Attempt]:
         """Return the attempts that have ended and left something on their target."""
@@ -230,6 +236,37 @@ class Jobs:
         query = select(jobs).where(*wanted).order_by(jobs.c.id.desc()).limit(limit)
         with reading(self.engine) as db:
             return [_job(row) for row in db.execute(query).mappings()]
+
+
+def _open_run(db: Connection, job: Job) -> None:
+    """Give a job its run: whatever it logs goes there."""
+    now = int(job.created * 1000)
+    experiment = ensure_in(db, job.spec.experiment, now=now)
+    if experiment.stage != ACTIVE:
+        raise Conflict(f"experiment {experiment.name!r} is deleted; choose another or restore it")
+    run = Run(
+        id=job.id,
+        experiment_id=experiment.id,
+        job_id=job.id,
+        name=job.name,
+        user="",
+        status=RunStatus.SCHEDULED,
+        started=now,
+        location=f"{experiment.location.rstrip('/')}/{job.id}/artifacts",
+    )
+    create_in(db, run)
+
+
+def _follow(db: Connection, job: Job) -> None:
+    """Have a job's run begin when its script does, and end if its client has left it open."""
+    mine = update(runs).where(runs.c.id == job.id)
+    if job.state is JobState.RUNNING:
+        started = int((job.started or job.changed) * 1000)
+        db.execute(mine.values(status=RunStatus.RUNNING, started=started, ended=None))
+    if job.state in LEFT_OPEN:
+        is_open = runs.c.status.in_((RunStatus.RUNNING, RunStatus.SCHEDULED))
+        ended = {"status": LEFT_OPEN[job.state], "ended": int(job.changed * 1000)}
+        db.execute(mine.where(is_open).values(**ended))
 
 
 def _after(job: Job, event: Event, *, reason: str, now: float) -> Job:

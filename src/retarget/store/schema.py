@@ -19,6 +19,7 @@ from sqlalchemy import (
     TypeDecorator,
     UniqueConstraint,
 )
+from sqlalchemy.types import TypeEngine
 
 
 class Words(TypeDecorator[str]):
@@ -31,6 +32,16 @@ class Words(TypeDecorator[str]):
         if value is None:
             return None
         return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+class Path(Words):
+    """Text in the order of its bytes everywhere: what is below a folder is one range of it."""
+
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        collation = "C" if dialect.name == "postgresql" else None
+        return dialect.type_descriptor(String(collation=collation))
 
 
 def _of(column: Column[Any]) -> ForeignKey:
@@ -288,7 +299,7 @@ run_dataset_tags = Table(
 artifacts = Table(
     "artifacts",
     metadata,
-    Column("path", Words, primary_key=True),
+    Column("path", Path, primary_key=True),
     Column("size", BigInteger, nullable=False),
     Column("digest", Words, nullable=False),
 )

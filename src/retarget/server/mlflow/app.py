@@ -8,14 +8,14 @@ import hmac
 import json
 import logging
 from base64 import b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from anyio.to_thread import run_sync
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from retarget import __version__
@@ -36,8 +36,8 @@ from retarget.server.state import State
 
 _log = logging.getLogger(__name__)
 
-# What answers: it is run in a thread, and returns what becomes the JSON of the answer.
-Answer = Callable[[Ask], dict[str, Any]]
+# What answers: it is run in a thread, and returns what becomes JSON, or the JSON in pieces.
+Answer = Callable[[Ask], dict[str, Any] | Iterator[bytes]]
 Table = list[tuple[str, str, Answer]]  # method, address below /api/2.0, what answers
 
 _CODES: dict[type[RetargetError], tuple[int, str]] = {
@@ -115,11 +115,14 @@ def _route(state: State, answer: Answer) -> Callable[[Request], Any]:
     return endpoint
 
 
-def _answered(state: State, answer: Answer, request: Request, content: bytes) -> Response:
+def _answered(state: State, answer: Answer, request: Request, sent: bytes) -> Response:
     caller = caller_of(state, request)
-    body = _read(request, content)
+    body = _read(request, sent)
     ask = Ask(state.parts, caller, body, dict(request.path_params))
-    return answer_json(answer(ask))
+    content = answer(ask)
+    if isinstance(content, dict):
+        return answer_json(content)
+    return StreamingResponse(content, media_type="application/json")
 
 
 def _read(request: Request, content: bytes) -> dict[str, Any]:

@@ -3,14 +3,14 @@
 The messages are MLflow's: its clients and their users know them.
 """
 
-import json
 import math
 from dataclasses import dataclass
 from typing import Any
 
 from retarget.control.parts import Parts
 from retarget.core.errors import Forbidden, Invalid
-from retarget.core.tracking import Run
+from retarget.core.limits import invalid
+from retarget.core.tracking import Experiment, Run
 
 _SEE = "See the API docs for more information about request parameters."
 _LARGEST = (1 << 63) - 1
@@ -40,6 +40,17 @@ class Ask:
     caller: Caller
     body: dict[str, Any]  # what came as JSON or in the query; values as they came
     path: dict[str, str]  # the parts of the address
+
+    @property
+    def now(self) -> int:
+        """Return the time in milliseconds."""
+        return int(self.parts.now() * 1000)
+
+    def chose(self, experiment: Experiment) -> None:
+        """Note that a job's script asked for this experiment by its name."""
+
+    def takes_up(self, run_id: str) -> None:
+        """Note that a job's script looks at a run: its own, as the first thing it does."""
 
     def text(self, name: str, default: str = "") -> str:
         value = self.body.get(name)
@@ -108,12 +119,6 @@ def missing(name: str) -> Invalid:
     return Invalid(f"Missing value for required parameter '{name}'. {_SEE}", field=name)
 
 
-def invalid(name: str, value: Any, why: str = "") -> Invalid:
-    shown = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    end = f": {why}" if why else "."
-    return Invalid(f"Invalid value {shown} for parameter '{name}' supplied{end}", field=name)
-
-
 def wrong_type(name: str, value: Any) -> Invalid:
     return invalid(name, value, f" Hint: Value was of type '{type(value).__name__}'. {_SEE}")
 
@@ -121,10 +126,8 @@ def wrong_type(name: str, value: Any) -> Invalid:
 def whole(value: Any, name: str) -> int:
     """Read a 64-bit number that JSON may carry as a number or as text."""
     try:
-        if isinstance(value, bool):
-            raise ValueError
         number = int(value)
-        if isinstance(value, float) and number != value:
+        if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
             raise ValueError
     except (TypeError, ValueError, OverflowError):
         raise wrong_type(name, value) from None

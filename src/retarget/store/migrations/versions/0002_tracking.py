@@ -129,7 +129,12 @@ def _datasets() -> None:
     )
     op.create_table(
         "artifacts",
-        sa.Column("path", sa.String, primary_key=True),
+        # by its bytes, as SQLite sorts too: what is below a folder is one range
+        sa.Column(
+            "path",
+            sa.String().with_variant(sa.String(collation="C"), "postgresql"),
+            primary_key=True,
+        ),
         sa.Column("size", sa.BigInteger, nullable=False),
         sa.Column("digest", sa.String, nullable=False),
     )
