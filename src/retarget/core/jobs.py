@@ -21,6 +21,14 @@ def _name(value: str) -> str:
     return _told(check_name, value)
 
 
+def _experiment(value: str) -> str:
+    if not 1 <= len(value) <= 500:
+        raise ValueError("an experiment has a name of 1 to 500 characters")
+    if not value.isprintable():
+        raise ValueError(f"{ascii(value)[:80]} has characters that cannot be shown")
+    return value
+
+
 def _told(rule: Any, value: Any) -> Any:
     # pydantic gathers ValueErrors and names the field itself
     try:
@@ -84,7 +92,7 @@ class JobSpec(Value):
 
     command: Arguments
     name: Name | None = None
-    experiment: Name = "Default"
+    experiment: Annotated[str, AfterValidator(_experiment)] = "Default"
     target: Name = "local"
     snapshot: Digest | None = None
     environment: Environment = Environment()

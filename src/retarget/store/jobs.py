@@ -20,11 +20,11 @@ from sqlalchemy.exc import IntegrityError
 from retarget.core.errors import Conflict, NotFound
 from retarget.core.jobs import Attempt, Job, Move
 from retarget.core.states import LIVE, Event, JobState, advance
-from retarget.core.tracking import ACTIVE, LEFT_OPEN, Run, RunStatus
+from retarget.core.tracking import ACTIVE, LEFT_OPEN, Experiment, Run, RunStatus
 from retarget.store.engine import reading, writing
 from retarget.store.experiments import ensure_in
 from retarget.store.runs import create_in
-from retarget.store.schema import attempts, history, jobs, runs, targets
+from retarget.store.schema import attempts, history, jobs, metrics, params, runs, targets
 
 
 class AttemptChange(TypedDict, total=False):
@@ -186,6 +186,24 @@ class Jobs:
         with reading(self.engine) as db:
             return [Move.model_validate(dict(row)) for row in db.execute(query).mappings()]
 
+    def join(self, job: Job, experiment: Experiment) -> bool:
+        """Put a job and its run into an experiment. False if something was logged already."""
+        logged = union_all(
+            *(select(table.c.run_id).where(table.c.run_id == job.id) for table in (params, metrics))
+        )
+        with writing(self.engine) as db:
+            if db.execute(logged.limit(1)).first() is not None:
+                return False
+            spec = job.spec.model_copy(update={"experiment": experiment.name})
+            moved = job.model_copy(update={"spec": spec, "version": job.version + 1})
+            if not _replace(db, job, moved):
+                raise Conflict(f"job {job.name!r} has moved on meanwhile; look at it again")
+            changed = {"spec": spec.model_dump(mode="json"), "experiment": experiment.name}
+            db.execute(update(jobs).where(jobs.c.id == job.id).values(**changed))
+            place = {"experiment_id": int(experiment.id), "location": _folder(experiment, job)}
+            db.execute(update(runs).where(runs.c.id == job.id).values(**place))
+        return True
+
     def delete(self, job: Job) -> None:
         """Remove an ended job with all that is known about it. One that is gone is fine."""
         if not job.state.is_final:
@@ -252,9 +270,13 @@ def _open_run(db: Connection, job: Job) -> None:
         user="",
         status=RunStatus.SCHEDULED,
         started=now,
-        location=f"{experiment.location.rstrip('/')}/{job.id}/artifacts",
+        location=_folder(experiment, job),
     )
     create_in(db, run)
+
+
+def _folder(experiment: Experiment, job: Job) -> str:
+    return f"{experiment.location.rstrip('/')}/{job.id}/artifacts"
 
 
 def _follow(db: Connection, job: Job) -> None:

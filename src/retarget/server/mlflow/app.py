@@ -31,7 +31,7 @@ from retarget.core.errors import (
     Unauthorized,
 )
 from retarget.core.tokens import is_attempt_token, key_of, opens
-from retarget.server.mlflow.ask import Ask, Caller
+from retarget.server.mlflow.ask import Ask, Caller, Choices
 from retarget.server.state import State
 
 _log = logging.getLogger(__name__)
@@ -62,8 +62,9 @@ _CODES[NotOffered] = (501, "NOT_IMPLEMENTED")
 
 def make_mlflow_app(state: State, tables: list[Table], more: list[BaseRoute]) -> Starlette:
     """Return the application that answers below /api/2.0, /api/3.0 and /ajax-api."""
+    choices = Choices()
     routes = [
-        Route(address, _route(state, answer), methods=[method])
+        Route(address, _route(state, choices, answer), methods=[method])
         for table in tables
         for method, address, answer in table
     ]
@@ -107,19 +108,22 @@ async def on_error(request: Request, error: Exception) -> Response:
     return answer_json({"error_code": "INTERNAL_ERROR", "message": sentence}, 500)
 
 
-def _route(state: State, answer: Answer) -> Callable[[Request], Any]:
+def _route(state: State, choices: Choices, answer: Answer) -> Callable[[Request], Any]:
+    def answered(request: Request, sent: bytes) -> Response:
+        caller = caller_of(state, request)
+        body = _read(request, sent)
+        base = str(request.base_url).rstrip("/")
+        ask = Ask(state.parts, caller, body, dict(request.path_params), base, choices)
+        return _response(answer(ask))
+
     async def endpoint(request: Request) -> Response:
         content = b"" if request.method == "GET" else await request.body()
-        return await run_sync(_answered, state, answer, request, content)
+        return await run_sync(answered, request, content)
 
     return endpoint
 
 
-def _answered(state: State, answer: Answer, request: Request, sent: bytes) -> Response:
-    caller = caller_of(state, request)
-    body = _read(request, sent)
-    ask = Ask(state.parts, caller, body, dict(request.path_params))
-    content = answer(ask)
+def _response(content: dict[str, Any] | Iterator[bytes]) -> Response:
     if isinstance(content, dict):
         return answer_json(content)
     return StreamingResponse(content, media_type="application/json")

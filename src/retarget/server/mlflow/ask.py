@@ -10,7 +10,7 @@ from typing import Any
 from retarget.control.parts import Parts
 from retarget.core.errors import Forbidden, Invalid
 from retarget.core.limits import invalid
-from retarget.core.tracking import Experiment, Run
+from retarget.core.tracking import ACTIVE, Experiment, Run
 
 _SEE = "See the API docs for more information about request parameters."
 _LARGEST = (1 << 63) - 1
@@ -34,12 +34,27 @@ class Caller:
             raise Forbidden(f"a job's token may not {what}")
 
 
+class Choices:
+    """Which experiment each attempt asked for last, while it has asked for nothing else since."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Experiment] = {}
+
+    def note(self, attempt: str, experiment: Experiment) -> None:
+        self._last[attempt] = experiment
+
+    def take(self, attempt: str) -> Experiment | None:
+        return self._last.pop(attempt, None)
+
+
 @dataclass(frozen=True)
 class Ask:
     parts: Parts
     caller: Caller
     body: dict[str, Any]  # what came as JSON or in the query; values as they came
     path: dict[str, str]  # the parts of the address
+    base: str  # where the client finds this server
+    choices: Choices
 
     @property
     def now(self) -> int:
@@ -48,9 +63,27 @@ class Ask:
 
     def chose(self, experiment: Experiment) -> None:
         """Note that a job's script asked for this experiment by its name."""
+        if self.caller.attempt is not None:
+            self.choices.note(self.caller.attempt, experiment)
+
+    def looks_around(self) -> None:
+        """Note that a job's script searches: the experiment it asked for was not to log to."""
+        if self.caller.attempt is not None:
+            self.choices.take(self.caller.attempt)
 
     def takes_up(self, run_id: str) -> None:
-        """Note that a job's script looks at a run: its own, as the first thing it does."""
+        """Have a job follow its script into the experiment it chose.
+
+        A script that calls `mlflow.set_experiment` and then logs asks for that experiment and,
+        next, for its own run; the client gives up if the two do not belong together.
+        """
+        if self.caller.attempt is None or self.caller.job_id != run_id:
+            return
+        chosen = self.choices.take(self.caller.attempt)
+        job = self.parts.jobs.read(run_id)
+        if chosen is not None and chosen.name != job.spec.experiment and chosen.stage == ACTIVE:
+            self.parts.jobs.join(job, chosen)
+            self.parts.notify(job.id)
 
     def text(self, name: str, default: str = "") -> str:
         value = self.body.get(name)
