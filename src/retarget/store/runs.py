@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Engine, delete, insert, select, update
+from sqlalchemy import Connection, Engine, bindparam, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from retarget.core.errors import Conflict, Invalid, NotFound
@@ -34,6 +34,21 @@ from retarget.store.schema import (
 
 NAME_TAG = "mlflow.runName"
 _INFO = ("id", "job_id", "name", "user", "status", "stage", "started", "ended", "location")
+
+# Said once: to make these anew for each metric that is logged takes longer than to run them.
+_STAGE = select(runs.c.stage, runs.c.experiment_id).where(runs.c.id == bindparam("run"))
+_LATEST = (
+    select(*metrics.c["id", "key", "step", "timestamp", "value"])
+    .where(
+        metrics.c.run_id == bindparam("run"), metrics.c.key.in_(bindparam("keys", expanding=True))
+    )
+    .with_for_update()
+)
+_RENEW = (
+    update(metrics)
+    .where(metrics.c.id == bindparam("metric"))
+    .values({name: bindparam(name) for name in ("value", "nan", "step", "timestamp")})
+)
 
 
 class Runs:
@@ -174,8 +189,7 @@ def conflicts(db: Connection, run_id: str, new: Mapping[str, str]) -> dict[str, 
 
 def _check_active(db: Connection, run_id: str) -> int:
     """Return the experiment of a run that may be written to."""
-    columns = select(runs.c.stage, runs.c.experiment_id)
-    found = db.execute(columns.where(runs.c.id == run_id)).one_or_none()
+    found = db.execute(_STAGE, {"run": run_id}).one_or_none()
     if found is None:
         raise _no_run(run_id)
     if found.stage != ACTIVE:
@@ -240,19 +254,21 @@ def _keep_latest(
     db: Connection, run_id: str, latest: Mapping[str, tuple[int, int, float, bool]]
 ) -> dict[str, int]:
     """Make the metrics there are none of, renew what is older, and return the id of each."""
-    columns = metrics.c["id", "key", "step", "timestamp", "value"]
-    mine = select(*columns).where(metrics.c.run_id == run_id, metrics.c.key.in_(latest))
-    seen = {row.key: row for row in db.execute(mine.with_for_update())}
+    mine = {"run": run_id, "keys": list(latest)}
+    seen = {row.key: row for row in db.execute(_LATEST, mine)}
     made = [_latest(run_id, key, latest[key]) for key in latest if key not in seen]
     if made:
         insert_new(db, metrics, made, key=("run_id", "key"))
     ids = {key: int(row.id) for key, row in seen.items()}
     if made:
-        ids = {row.key: int(row.id) for row in db.execute(mine)}
-    for key, row in seen.items():
-        if latest[key][:3] > (row.step, row.timestamp, row.value):
-            change = _latest(run_id, key, latest[key])
-            db.execute(update(metrics).where(metrics.c.id == row.id).values(**change))
+        ids = {row.key: int(row.id) for row in db.execute(_LATEST, mine)}
+    newer = [
+        _latest(run_id, key, latest[key]) | {"metric": row.id}
+        for key, row in seen.items()
+        if latest[key][:3] > (row.step, row.timestamp, row.value)
+    ]
+    if newer:
+        db.execute(_RENEW, newer)
     return ids
 
 

@@ -16,7 +16,8 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route, request_response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retarget import __version__
 from retarget.control.report import present
@@ -63,13 +64,19 @@ _CODES[NotOffered] = (501, "NOT_IMPLEMENTED")
 def make_mlflow_app(state: State, tables: list[Table], more: list[BaseRoute]) -> Starlette:
     """Return the application that answers below /api/2.0, /api/3.0 and /ajax-api."""
     choices = Choices()
-    routes = [
+    rows = [row for table in tables for row in table]
+    fixed = {
+        (method, address): request_response(_route(state, choices, answer))
+        for method, address, answer in rows
+        if "{" not in address
+    }
+    others = [
         Route(address, _route(state, choices, answer), methods=[method])
-        for table in tables
-        for method, address, answer in table
+        for method, address, answer in rows
+        if "{" in address
     ]
     return Starlette(
-        routes=[*routes, *more],
+        routes=[_Fixed(fixed), *others, *more],
         exception_handlers={
             RetargetError: on_error,
             HTTPException: _http,
@@ -77,6 +84,21 @@ def make_mlflow_app(state: State, tables: list[Table], more: list[BaseRoute]) ->
             Exception: on_error,
         },
     )
+
+
+class _Fixed(BaseRoute):
+    """All addresses without a variable part, found at once instead of one after the other."""
+
+    def __init__(self, endpoints: dict[tuple[str, str], ASGIApp]) -> None:
+        self._endpoints = endpoints
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        address = str(scope["path"]).removeprefix(scope.get("root_path", ""))
+        found = self._endpoints.get((scope.get("method", ""), address))
+        return (Match.NONE, {}) if found is None else (Match.FULL, {"endpoint": found})
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await scope["endpoint"](scope, receive, send)
 
 
 def caller_of(state: State, request: Request) -> Caller:
