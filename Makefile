@@ -8,10 +8,13 @@ SEED := $(shell date +%s)
 endif
 READY := .venv/.ready
 
-.PHONY: help setup demo test check chaos docs clean
+CLIENTS := $(patsubst %.in,%.txt,$(wildcard requirements/*.in benchmarks/requirements/*.in))
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+
+.PHONY: help setup demo test check chaos docs bench pins clean mlflow-tests
 
 help:  ## Show this
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(READY)
 
@@ -43,10 +46,22 @@ chaos: setup  ## Kill things at N random moments and see that nothing is lost
 docs: setup  ## Run every example in the docs
 	$(BIN)/pytest -q tests/docs
 
+bench: setup  ## Measure beside the peers, all subjects or ONLY=tracking
+	$(BIN)/python -m benchmarks $(ONLY)
+
 requirements/dev.txt: pyproject.toml
 	@mkdir -p requirements
 	@command -v $(BIN)/uv >/dev/null || { $(PYTHON) -m venv .venv && $(BIN)/pip install --quiet uv; }
-	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --all-extras --group dev --generate-hashes --no-emit-index-url --no-header pyproject.toml -o $@
+	$(COMPILE) --all-extras --group dev pyproject.toml -o $@
+
+pins: $(CLIENTS)  ## Pin again what requirements/*.in ask for: MLflow, for the tests and benchmarks
+
+$(CLIENTS): %.txt: %.in
+	$(COMPILE) $< -o $@
+
+mlflow-tests: setup  ## Run MLflow's own tests of its server on ours: MLFLOW_SOURCE=/path/to/mlflow
+	@scripts/test-parts.sh upstream
+	$(BIN)/python -m tests.mlflow.upstream.run "$(MLFLOW_SOURCE)"
 
 clean:  ## Remove the virtual environment and caches
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .parts benchmarks/.cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -28,7 +28,7 @@ View = dict[str, Any]
 T = TypeVar("T")
 PATIENCE = 60.0
 _POLL = "0.2"
-_VICTIM = Path(__file__).with_name("victim.py")
+VICTIM = Path(__file__).with_name("victim.py")
 _SCRIPT = "victim.py"
 
 
@@ -220,7 +220,7 @@ class Arena:
     def _code(self, files: int) -> str:
         """Return the snapshot of the script, with so many other files that take time to lay out."""
         if files not in self._snapshots:
-            code = _VICTIM.read_bytes()
+            code = VICTIM.read_bytes()
             digest = digest_bytes(code)
             names = [_SCRIPT, *(f"data/{number}" for number in range(files))]
             manifest = Manifest(tuple(Entry(name, len(code), digest) for name in names))

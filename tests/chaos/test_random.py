@@ -26,6 +26,8 @@ JOBS: list[tuple[str, dict[str, Any]]] = [
     ("outputs", {}),
     ("outputs", {"retries": 1}),
     ("flaky", {"retries": 2}),
+    ("tracks", {}),
+    ("tracks", {"processes_per_node": 2, "retries": 1}),
 ]
 PARTS: list[tuple[Part, ...]] = [
     ("server",),

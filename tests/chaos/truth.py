@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 from retarget.core.snapshots import digest_bytes
-from tests.chaos.arena import Arena, Submitted
-from tests.chaos.victim import OUTPUTS, STEP, WRITES, content
+from tests.chaos.arena import VICTIM, Arena, Submitted
+from tests.chaos.victim import ARTIFACT, OUTPUTS, STEP, TRACKS, WRITES, content
 
 LOST = "its runner was killed while the script ran"
 KILLED = "was killed by SIGKILL"
@@ -27,9 +27,13 @@ def check(arena: Arena, job: Submitted) -> None:
         launch = launches[number]
         assert outcome in _allowed(arena, job, launch), _story(arena, job, view)
         _check_log(arena, job, number, launch)
+        if job.kind in TRACKS:
+            check_points(arena, job, launch)
     _check_end(arena, job, view, outcomes)
     if job.kind in WRITES and view["state"] == "succeeded":
         _check_outputs(arena, job)
+    if job.kind in TRACKS and view["state"] == "succeeded":
+        _check_artifact(arena, job)
 
 
 def _launches(arena: Arena, job: Submitted) -> dict[int, str]:
@@ -128,6 +132,34 @@ def _check_outputs(arena: Arena, job: Submitted) -> None:
     assert found == {path: (len(each), digest_bytes(each)) for path, each in expected.items()}
     for path, each in expected.items():
         assert arena.fetch("GET", f"/api/jobs/{job.id}/outputs/{quote(path)}") == each
+
+
+def points_of(arena: Arena, metric: str) -> list[int]:
+    """Return the steps of all points the server has of a metric."""
+    query = "SELECT step FROM points WHERE metric_id = (SELECT id FROM metrics WHERE key = ?)"
+    with closing(sqlite3.connect(arena.home.database)) as db:
+        return sorted(row[0] for row in db.execute(query, [metric]))
+
+
+def check_points(arena: Arena, job: Submitted, launch: str) -> None:
+    """See that every point whose call has returned is there, once, and at most one more."""
+    for rank in range(job.ranks):
+        record = arena.records / f"track.{launch}.{rank}"
+        returned = record.stat().st_size if record.exists() else 0
+        steps = points_of(arena, f"{launch}/{rank}")
+        assert steps == list(range(len(steps))), f"{job.name}: {len(steps)} points, not in a row"
+        assert 0 <= len(steps) - returned <= 1, (
+            f"{job.name}: {returned} calls have returned, and {len(steps)} points came"
+        )
+
+
+def _check_artifact(arena: Arena, job: Submitted) -> None:
+    query = f"run_id={job.id}&path={ARTIFACT.partition('/')[0]}"
+    listed = arena.call("GET", f"/api/2.0/mlflow/artifacts/list?{query}")
+    size = VICTIM.stat().st_size
+    assert [(each["path"], int(each["file_size"])) for each in listed["files"]] == [
+        (ARTIFACT, size)
+    ]
 
 
 def _first(arena: Arena, job: Submitted) -> str:

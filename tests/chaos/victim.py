@@ -2,7 +2,8 @@
 
 Standard library only. The folder in CHAOS is outside of the work folder: `starts` has a line for
 every start, `finished` one for every script that came to its end, and a file for every launch and
-rank has the bytes that went to stdout, each written there first.
+rank has the bytes that went to stdout, each written there first. A file `track.LAUNCH.RANK` has a
+byte for every call of `track.log` that has returned.
 """
 
 import os
@@ -23,6 +24,9 @@ OUTPUTS = {
     **{f"outputs/many/{number}": 1000 + number for number in range(30)},
 }
 WRITES = ("outputs", "late")
+TRACKS = ("tracks", "tracking")
+POINTS = 4000
+ARTIFACT = "best/model"
 LASTING = 60.0  # what a child that is left behind would live for
 
 
@@ -35,6 +39,8 @@ def main(kind: str) -> int:
     note("starts")
     if kind == "family":
         _start_family()
+    if kind in TRACKS:
+        _track(kind)
     for piece in _pieces(kind):
         say(piece)
     if kind in WRITES:
@@ -56,6 +62,22 @@ def say(piece: bytes) -> None:
     _append(_records() / f"{os.environ['RETARGET_LAUNCH']}.{os.environ['RANK']}", piece)
     while piece:
         piece = piece[os.write(1, piece) :]
+
+
+def _track(kind: str) -> None:
+    """Log points, thousands a second: so many, or until the gate is open."""
+    from retarget import track
+
+    launch, rank = os.environ["RETARGET_LAUNCH"], os.environ["RANK"]
+    gate = _records() / f"gate.{os.environ['RETARGET_JOB']}"
+    returned = os.open(_records() / f"track.{launch}.{rank}", os.O_WRONLY | os.O_CREAT, 0o600)
+    step = 0
+    while not gate.exists() if kind == "tracking" else step < POINTS:
+        track.log({f"{launch}/{rank}": step}, step=step)
+        os.write(returned, b".")
+        step += 1
+        time.sleep(0.01 if step % 100 == 0 else 0)
+    track.artifact(__file__, ARTIFACT)
 
 
 def _pieces(kind: str) -> Iterator[bytes]:

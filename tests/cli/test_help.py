@@ -15,7 +15,9 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 COMMAND = str(Path(sys.executable).parent / "retarget")
 HEAVY = ("pydantic", "httpx", "rich", "yaml", "fastapi", "sqlalchemy")
 GROUPS = {
-    "job": "list show logs wait cancel outputs rerun why delete",
+    "job": "list show logs wait cancel outputs metrics compare rerun why delete",
+    "experiment": "list show",
+    "model": "list show register download alias delete",
     "target": "list show kinds check",
     "env": "list show build delete",
     "server": "start stop status run logs collect",

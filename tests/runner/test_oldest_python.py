@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import zipfile
 from pathlib import Path
@@ -10,29 +9,14 @@ from pathlib import Path
 import pytest
 
 from retarget.testing import Receiver
-from tests.runner.workshop import Workshop, packages, wheel
+from tests.runner.workshop import Workshop, find_python, packages, wheel
 
 _HERE = Path(__file__).parents[2] / "src/retarget/runner"
 
 
-def _find(version: str) -> str | None:
-    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    for found in sorted(pyenv.glob(f"versions/{version}.*/bin/python")):
-        return str(found)
-    for name in (shutil.which(f"python{version}"), shutil.which(f"/usr/bin/python{version}")):
-        if name and subprocess.run([name, "--version"], check=False).returncode == 0:
-            return name
-    return None
-
-
 @pytest.fixture(params=["3.8", "3.9", "3.13"])
 def old(request: pytest.FixtureRequest, workshop: Workshop) -> Workshop:
-    python = _find(request.param)
-    if python is None and os.environ.get("CI") and request.param == "3.8":
-        pytest.fail("CI must have a Python 3.8 to run the runner with")
-    if python is None:
-        pytest.skip(f"there is no Python {request.param} on this machine")
-    workshop.python = workshop.node["python"] = python
+    workshop.python = workshop.node["python"] = find_python(request.param)
     return workshop
 
 

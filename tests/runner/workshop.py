@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pytest
 import uv
 
 from retarget.core.driver import Launch
@@ -145,6 +147,19 @@ def packages(folder: Path, *wanted: str) -> Environment:
     """Return an environment of packages that are in `folder`, and nowhere else."""
     lines = ("--no-index", f"--find-links {folder}", *wanted)
     return Environment(kind="system", pip=lines)
+
+
+def find_python(version: str) -> str:
+    """Return an interpreter of this version, or skip the test; CI must have the oldest."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    for found in sorted(pyenv.glob(f"versions/{version}.*/bin/python")):
+        return str(found)
+    for name in (shutil.which(f"python{version}"), shutil.which(f"/usr/bin/python{version}")):
+        if name and subprocess.run([name, "--version"], check=False).returncode == 0:
+            return name
+    if os.environ.get("CI") and version == "3.8":
+        pytest.fail("CI must have a Python 3.8 to run the runner with")
+    pytest.skip(f"there is no Python {version} on this machine")
 
 
 def _digest(text: str) -> str:

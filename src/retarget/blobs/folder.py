@@ -2,8 +2,8 @@
 
 import errno
 import os
-from collections.abc import AsyncIterator, Generator, Iterable
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -41,12 +41,8 @@ class Blobs:
     @contextmanager
     def writing(self) -> Generator["Part"]:
         """Take bytes in; they become a blob at `keep`, and vanish without it."""
-        part = Part(self)
-        try:
-            with storage_errors():
-                yield part
-        finally:
-            part.close()
+        with storage_errors(), closing(Part(self.root, self._room)) as part:
+            yield part
 
     async def take(self, content: AsyncIterator[bytes], *, digest: str | None = None) -> str:
         """Store what arrives. With `digest`, refuse anything that is not it."""
@@ -78,6 +74,11 @@ class Blobs:
             return False
         return True
 
+    def _room(self, digest: str) -> Path:
+        place = self._place(digest)
+        place.parent.mkdir(exist_ok=True, mode=0o700)
+        return place
+
     def _place(self, digest: str) -> Path:
         if not is_digest(digest):
             raise Invalid(f"digest: {digest[:80]!r} is not 64 hex digits", field="digest")
@@ -85,11 +86,11 @@ class Blobs:
 
 
 class Part:
-    """A blob on its way in."""
+    """Bytes on their way in: a file in `folder`, until `place` tells where its digest belongs."""
 
-    def __init__(self, blobs: Blobs) -> None:
-        self._blobs = blobs
-        self._path = blobs.root / f"{os.getpid()}.{os.urandom(8).hex()}.part"
+    def __init__(self, folder: Path, place: Callable[[str], Path]) -> None:
+        self._place = place
+        self._path = folder / f"{os.getpid()}.{os.urandom(8).hex()}.part"
         self._file: BinaryIO = open(  # noqa: SIM115 - closed by `close`
             os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "wb"
         )
@@ -102,18 +103,17 @@ class Part:
         self.size += len(content)
 
     def keep(self, digest: str | None = None) -> str:
-        """Make it a blob and return its digest; with `digest` given, only if that is its name."""
+        """Put it in its place and return its digest; with `digest` given, only if that is it."""
         found = self._hash.hexdigest()
         if digest is not None and found != digest:
             raise Invalid(f"the content of blob {digest} has the digest {found}", field="digest")
         self._file.close()
-        place = self._blobs.root / found[:2] / found
-        place.parent.mkdir(exist_ok=True, mode=0o700)
-        self._path.rename(place)
+        self._path.rename(self._place(found))
         return found
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # what did not fit on a full disk is still to be written
+            self._file.close()
         self._path.unlink(missing_ok=True)
 
 

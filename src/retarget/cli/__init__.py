@@ -16,6 +16,8 @@ from retarget.core.errors import Invalid, RetargetError
 
 _GROUPS = {
     "job": "Watch, stop and fetch jobs.",
+    "experiment": "Groups of jobs and runs, and what they logged.",
+    "model": "Models that jobs left, in versions.",
     "target": "Places to run.",
     "env": "Environments: what a script finds around it.",
     "server": "The server of this machine; the first command starts it.",
@@ -28,13 +30,21 @@ _HELP = """Write the training script once. Run it on any compute target.
   retarget job list                       what runs, waits and has ended
 """
 _LENIENT = {"ignore_unknown_options": True, "allow_extra_args": True}  # `run` says what to do
-_MODULES = {"job": "jobs", "target": "targets", "env": "environments", "server": "server"}
+_MODULES = {
+    "job": "jobs",
+    "experiment": "experiments",
+    "model": "models",
+    "target": "targets",
+    "env": "environments",
+    "server": "server",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit; whatever goes wrong is one sentence on stderr."""
     args = list(sys.argv[1:] if argv is None else argv)
     args, after = _split(args)
+    _take_any_character()
     try:
         make_quick()
         _hint_at_command(args)
@@ -48,6 +58,13 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     else:
         code = 0
     sys.exit(code)
+
+
+def _take_any_character() -> None:
+    """Have stdout write what its encoding lacks as a backslash and a number."""
+    change = getattr(sys.stdout, "reconfigure", None)
+    if change is not None:
+        change(errors="backslashreplace")
 
 
 def _split(args: list[str]) -> tuple[list[str], list[str] | None]:

@@ -4,6 +4,8 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import typer
+
 _PATIENCE = 0.5
 
 
@@ -19,18 +21,39 @@ def complete_environment(incomplete: str) -> list[str]:
     return _names("/api/environments", incomplete)
 
 
+def complete_experiment(incomplete: str) -> list[str]:
+    return _names("/api/experiments", incomplete)
+
+
+def complete_model(incomplete: str) -> list[str]:
+    return _names("/api/models", incomplete)
+
+
+def complete_metric(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the metrics of the job that stands before them."""
+    from urllib.parse import quote
+
+    job = quote(str(ctx.params.get("name")), safe="", errors="replace")
+    return _names(f"/api/jobs/{job}/tracking", incomplete, lambda told: told["metrics"], "key")
+
+
 def complete_state(incomplete: str) -> list[str]:
     from retarget.core.states import JobState
 
     return _beginning((state.value for state in JobState), incomplete)
 
 
-def _names(path: str, incomplete: str) -> list[str]:
+def _names(
+    path: str,
+    incomplete: str,
+    rows_of: Callable[[Any], Any] = lambda told: told,
+    field: str = "name",
+) -> list[str]:
     from retarget.core.errors import RetargetError
 
     try:
-        rows = _running()(path)
-        return _beginning((row["name"] for row in rows), incomplete)
+        rows = rows_of(_running()(path))
+        return _beginning((row[field] for row in rows), incomplete)
     except (RetargetError, OSError, KeyError, TypeError):
         return []  # Tab is not the place for an error
 

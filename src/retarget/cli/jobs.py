@@ -6,25 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retarget.cli.complete import complete_job, complete_state, complete_target
+from retarget.cli.compare import compare
+from retarget.cli.complete import complete_state, complete_target
+from retarget.cli.find import AsJson, JobName, JobNames, find_job, job_named
 from retarget.cli.groups import new_group
+from retarget.cli.metrics import metrics
 from retarget.cli.terminal import say, tell, write_bytes, write_json
-from retarget.core.errors import Invalid, NotFound, RetargetError
+from retarget.core.errors import Invalid, RetargetError
 from retarget.core.states import JobState
 
 if TYPE_CHECKING:
-    from retarget.sdk.jobs import Job, Jobs
+    from retarget.sdk.jobs import Job
 
 app = new_group()
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="A job's name or id.", autocompletion=complete_job)
-]
-Names = Annotated[
-    list[str],
-    typer.Argument(metavar="NAMES…", help="Names or ids of jobs.", autocompletion=complete_job),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AnyTarget = Annotated[
     str | None,
     typer.Option(
@@ -70,11 +65,14 @@ def list_jobs(
 
 
 @app.command()
-def show(name: Name, as_json: AsJson = False) -> None:
-    """Show a job: where it stands and why, what it runs, its attempts, outputs and history."""
-    job = _job(name)
+def show(name: JobName, as_json: AsJson = False) -> None:
+    """Show a job: where it stands and why, what it runs, logged and left, and its history."""
+    job = find_job(name)
     if as_json:
-        write_json(job.to_json() | {"exit_code": job.exit_code})
+        told = job.tracking()
+        logged = {key: point.value for key, point in told.metrics.items()}
+        about = {"metrics": logged, "params": told.params, "tags": told.tags}
+        write_json(job.to_json() | {"exit_code": job.exit_code} | about)
     else:
         from retarget.cli.show import show_job
 
@@ -83,7 +81,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
 
 @app.command()
 def logs(  # noqa: PLR0913  one parameter an option
-    name: Name,
+    name: JobName,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it grows.")] = False,
     stream: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only prepare, output, or rank-N.")
@@ -101,15 +99,15 @@ def logs(  # noqa: PLR0913  one parameter an option
     With -f it goes on until the job has ended; Ctrl-C only stops watching.
     """
     chosen = _stream(stream, rank, file)
-    job = _job(name)
+    job = find_job(name)
     for piece in _pieces(job, chosen, attempt, follow=follow):
         write_bytes(piece, to=sys.stdout)
 
 
 @app.command()
-def wait(name: Name) -> None:
+def wait(name: JobName) -> None:
     """Wait until a job has ended, and exit with its exit code. Ctrl-C only stops watching."""
-    job = _job(name)
+    job = find_job(name)
     job.wait()
     from retarget.cli.watch import describe_end
 
@@ -118,14 +116,14 @@ def wait(name: Name) -> None:
 
 
 @app.command()
-def cancel(names: Names) -> None:
+def cancel(names: JobNames) -> None:
     """Stop jobs. It returns at once; `retarget job wait` tells when they are gone."""
     _each(names, lambda job: job.cancel(), "canceling")
 
 
 @app.command()
 def outputs(
-    name: Name,
+    name: JobName,
     path: Annotated[
         str, typer.Argument(metavar="PATH", help="One output, or a folder of them.")
     ] = "outputs",
@@ -140,7 +138,7 @@ def outputs(
 
     from retarget.sdk.downloads import wanted
 
-    job = _job(name)
+    job = find_job(name)
     if download is not None:
         paths = [str(each) for each in job.download(path, to=download)]
         write_json(paths) if as_json else [tell(each) for each in paths]
@@ -154,9 +152,13 @@ def outputs(
         show_outputs(found)
 
 
+app.command()(metrics)
+app.command()(compare)
+
+
 @app.command()
 def rerun(
-    name: Name,
+    name: JobName,
     target: Annotated[
         str | None,
         typer.Option(
@@ -173,16 +175,16 @@ def rerun(
     """Run the same code, command and environment again, and watch it as `run` does."""
     from retarget.cli.submit import show_submitted
 
-    job = _job(name)
+    job = find_job(name)
     raise typer.Exit(show_submitted(lambda: job.rerun(target=target, name=new_name), detach=detach))
 
 
 @app.command()
-def why(name: Name, as_json: AsJson = False) -> None:
+def why(name: JobName, as_json: AsJson = False) -> None:
     """Say why a job is where it is: what it waits for, and behind whom."""
     from dataclasses import asdict
 
-    told = _job(name).why()
+    told = find_job(name).why()
     if as_json:
         write_json(asdict(told))
     else:
@@ -193,31 +195,13 @@ def why(name: Name, as_json: AsJson = False) -> None:
 
 @app.command()
 def delete(
-    names: Names,
+    names: JobNames,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove jobs that have ended, with their logs and outputs."""
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Remove {', '.join(names)} with logs and outputs?", abort=True, err=True)
     _each(names, lambda job: job.delete(), "removed")
-
-
-def _job(name: str) -> "Job":
-    from retarget.sdk.workspace import Workspace
-
-    return _find(Workspace().jobs, name)
-
-
-def _find(jobs: "Jobs", name: str) -> "Job":
-    try:
-        return jobs[name]
-    except NotFound as error:
-        from difflib import get_close_matches
-
-        near = get_close_matches(name, [job.name for job in jobs.list(limit=100)], n=1)
-        if not near:
-            raise
-        raise NotFound(f"no job named {name!r}; did you mean {near[0]!r}?") from error
 
 
 def _known_states(given: list[str]) -> list[str]:
@@ -265,7 +249,7 @@ def _each(names: Sequence[str], act: Callable[["Job"], None], done: str) -> None
     failed = False
     for name in names:
         try:
-            act(_find(jobs, name))
+            act(job_named(jobs, name))
             say(f"{done} {name}", "dim")
         except RetargetError as error:
             say(f"error: {error}", "red")

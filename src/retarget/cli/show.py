@@ -3,14 +3,15 @@
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
+from retarget.cli.numbers import show_number
 from retarget.cli.tables import Cell, new_table, without
-from retarget.cli.terminal import console, say, show, tell
+from retarget.cli.terminal import console, say, show, tell, visible
 from retarget.core.states import JobState
 from retarget.core.units import show_amount, show_duration, show_memory
 
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
     from retarget.sdk.records import Attempt, Output, Why
 
 _ROOMY = 100  # columns of a screen that has room for what is rarely asked
+_MANY = 20  # metrics or params of a job on its page
+_LONG = 60  # characters of one of them
+# how a job's run stands where its client did not say otherwise
+_USUAL = {
+    JobState.SUCCEEDED: "finished",
+    JobState.FAILED: "failed",
+    JobState.CANCELED: "killed",
+}
 STYLES = {
     JobState.QUEUED: "yellow",
     JobState.CANCELING: "yellow",
@@ -62,17 +71,18 @@ def show_plan(plan: dict[str, Any]) -> None:
 def show_job(job: "Job") -> None:
     now = time.time()
     show(_facts(job, now))
-    _section("attempts", _attempts(job, now))
+    section("logged", _logged(job))
+    section("attempts", _attempts(job, now))
     outputs = job.outputs()
-    _section("outputs", _outputs(outputs) if outputs else None)
-    _section("history", _history(job))
+    section("outputs", outputs_table(outputs) if outputs else None)
+    section("history", _history(job))
 
 
 def show_outputs(outputs: "Sequence[Output]") -> None:
     if not outputs:
         say("no outputs", "dim")
         return
-    show(_outputs(outputs))
+    show(outputs_table(outputs))
 
 
 def show_why(told: "Why") -> None:
@@ -115,7 +125,8 @@ def pairs(rows: Sequence[tuple[str, str | Text]]) -> Table:
     grid.add_column(overflow="fold")
     for name, value in rows:
         if str(value):
-            grid.add_row(name, value if isinstance(value, Text) else Text(value))
+            cell = value if isinstance(value, Text) else Text(visible(value))
+            grid.add_row(Text(visible(name)), cell)
     return grid
 
 
@@ -148,6 +159,33 @@ def _facts(job: "Job", now: float) -> Table:
             ("id", job.id),
         ]
     )
+
+
+def _logged(job: "Job") -> Table | None:
+    told = job.tracking()
+    if not told.metrics and not told.params:
+        return None
+    more = f"`retarget job metrics {job.name}` shows them"
+    metrics = {key: show_number(point.value) for key, point in told.metrics.items()}
+    status = told.status.lower()
+    rows: list[tuple[str, str | Text]] = [
+        ("metrics", short_list(metrics, more)),
+        ("params", short_list(told.params, "--json tells all")),
+        ("run", "" if status == _USUAL.get(job.state, status) else status),
+    ]
+    return pairs(rows)
+
+
+def short_list(values: Mapping[str, str], more: str) -> str:
+    """Write the first of some values, and where the others are if there are many."""
+    shown = [f"{key}={_cut(value)}" for key, value in list(values.items())[:_MANY]]
+    left = len(values) - len(shown)
+    return "  ".join(shown) + (f"  … and {left} more; {more}" if left else "")
+
+
+def _cut(value: str) -> str:
+    line = " ".join(value.split())
+    return line if len(line) <= _LONG else f"{line[: _LONG - 1]}…"
 
 
 def resources_text(view: dict[str, Any]) -> str:
@@ -200,12 +238,12 @@ def _attempt(each: "Attempt", now: float) -> list[Cell]:
     return [str(each.number), each.target, when(each.started), length, code, each.reason]
 
 
-def _outputs(outputs: "Sequence[Output]") -> Table:
+def outputs_table(outputs: "Sequence[Output]") -> Table:
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(overflow="fold")
     table.add_column(justify="right", no_wrap=True)
     for each in outputs:
-        table.add_row(Text(each.path), show_memory(each.size))
+        table.add_row(Text(visible(each.path)), show_memory(each.size))
     return table
 
 
@@ -219,7 +257,7 @@ def _history(job: "Job") -> Table:
     return table
 
 
-def _section(title: str, table: Table | None) -> None:
+def section(title: str, table: Table | None) -> None:
     if table is not None:
         tell("")
         show(Text(title, "bold"))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from retarget.cli.terminal import console
+from retarget.cli.terminal import console, visible
 
 _GAP = 2
 _READABLE = 16  # columns that the flexible one is worth keeping others out for
@@ -56,7 +56,7 @@ def without(
 def _text(cell: Cell) -> Text:
     if isinstance(cell, Text):
         return cell
-    return Text(" ".join(cell.split()))
+    return Text(visible(" ".join(cell.split())))
 
 
 def _width(title: str, cells: Sequence[Text]) -> int:

@@ -1,21 +1,25 @@
 """Words and bytes for the terminal: results to stdout, everything said about them to stderr."""
 
 import json
+import math
 import os
 import sys
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 _CODES = {"dim": "2", "red": "31", "green": "32", "yellow": "33"}
+_DELETE, _C1 = 0x7F, range(0x80, 0xA0)  # what JSON leaves as is, and terminals obey
+_IN_JSON = {code: f"\\u{code:04x}" for code in (_DELETE, *_C1)}
 _WIDE = 100_000  # columns of a file or a pipe: nothing there needs to be cut
 
 
 def say(text: str, style: str = "") -> None:
     """Write one line about what happens to stderr."""
     sys.stdout.flush()
-    print(_styled(text, style, sys.stderr), file=sys.stderr, flush=True)  # noqa: T201
+    print(_styled(visible(text), style, sys.stderr), file=sys.stderr, flush=True)  # noqa: T201
 
 
 def tell(text: str) -> None:
@@ -24,8 +28,26 @@ def tell(text: str) -> None:
 
 
 def write_json(value: Any) -> None:
-    """Write one JSON document to stdout, and nothing else."""
-    tell(json.dumps(value, indent=2, ensure_ascii=False))
+    """Write one JSON document to stdout, and nothing else; NaN and infinities become text."""
+    tell(json.dumps(_finite(value), indent=2, ensure_ascii=not _is_utf8()).translate(_IN_JSON))
+
+
+def write_csv(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table of plain values to stdout."""
+    import csv
+
+    clean = visible if sys.stdout.isatty() else str
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    for row in (titles, *rows):
+        out.writerow(["" if each is None else clean(str(_finite(each))) for each in row])
+    sys.stdout.flush()
+
+
+def visible(text: str) -> str:
+    """Write what would steer a terminal, such as an escape code, as a backslash and its number."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in "\n\t" else _coded(each) for each in text)
 
 
 def write_bytes(piece: bytes, *, to: TextIO) -> None:
@@ -61,6 +83,25 @@ def show(what: "RenderableType") -> None:
 def joined(sentence: str, more: str) -> str:
     """Go on after a sentence, which may have brought its full stop along."""
     return f"{sentence.rstrip(' .;,')}; {more}"
+
+
+def _coded(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def _is_utf8() -> bool:
+    return "utf" in (sys.stdout.encoding or "").lower()
+
+
+def _finite(value: Any) -> Any:
+    """Return the same with text for the numbers that JSON lacks."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in cast(dict[Any, Any], value).items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in cast(Sequence[Any], value)]
+    return value
 
 
 def _styled(text: str, style: str, file: TextIO) -> str:

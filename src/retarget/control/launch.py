@@ -2,6 +2,7 @@
 
 from retarget.control.parts import Parts
 from retarget.core.driver import Launch
+from retarget.core.errors import NotFound
 from retarget.core.jobs import Attempt, Job
 from retarget.core.targets import Facts
 from retarget.core.tokens import attempt_token
@@ -13,6 +14,7 @@ def launch_of(parts: Parts, job: Job, attempt: Attempt, facts: Facts | None) -> 
         key=attempt.key,
         job=job.id,
         name=job.name,
+        experiment_id=_experiment_of(parts, job),
         command=spec.command,
         env=_gpu_variables(attempt, facts) | spec.env,
         snapshot=spec.snapshot,
@@ -27,6 +29,13 @@ def launch_of(parts: Parts, job: Job, attempt: Attempt, facts: Facts | None) -> 
         url=parts.url,
         token=attempt_token(parts.secret, attempt.key),
     )
+
+
+def _experiment_of(parts: Parts, job: Job) -> str:
+    try:
+        return parts.track.run_of(job.id)[0]
+    except NotFound:
+        return ""  # only planned, or submitted before there were runs
 
 
 def _gpu_variables(attempt: Attempt, facts: Facts | None) -> dict[str, str]:

@@ -39,11 +39,15 @@ def cancel(parts: Parts, name: str) -> Job:
 
 
 def delete(parts: Parts, name: str) -> None:
-    """Remove a job that has ended, with its logs and outputs. Blobs go at the next collection."""
+    """Remove a job that has ended, with its logs, outputs and artifacts, but no registered model.
+
+    Blobs go at the next collection.
+    """
     job = parts.jobs.find(name)
     attempts = parts.jobs.attempts(job.id)
     if job.state.is_final:
         _clear_away(parts, job, [attempt for attempt in attempts if attempt.handle])
+        parts.artifacts.remove_of(job.id)
     parts.jobs.delete(job)
     for attempt in attempts:
         parts.streams.remove(attempt.key)
@@ -61,9 +65,9 @@ def _clear_away(parts: Parts, job: Job, attempts: list[Attempt]) -> None:
 
 
 def wanted_blobs(parts: Parts) -> set[str]:
-    """Return every blob that a job's code or outputs refer to."""
-    wanted = parts.outputs.digests()
-    for snapshot in parts.jobs.snapshots():
+    """Return every blob that a job's code or outputs, an artifact or a model refers to."""
+    wanted = parts.outputs.digests() | parts.artifacts.digests()
+    for snapshot in parts.jobs.snapshots() | parts.models.snapshots():
         wanted |= {snapshot, *decode(parts.blobs.path(snapshot).read_bytes()).digests()}
     return wanted
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from retarget.blobs.folder import Blobs
 from retarget.blobs.streams import Streams
+from retarget.blobs.uploads import Uploads
 from retarget.core.driver import Driver
 from retarget.core.targets import Target
 from retarget.store.artifacts import Artifacts
@@ -16,8 +17,11 @@ from retarget.store.logged_models import LoggedModels
 from retarget.store.metrics import Metrics
 from retarget.store.models import Models
 from retarget.store.outputs import Outputs
+from retarget.store.overview import Overview
 from retarget.store.runs import Runs
+from retarget.store.search import Searches
 from retarget.store.targets import Targets
+from retarget.store.track import TrackFiles
 
 
 @dataclass(frozen=True)
@@ -29,11 +33,15 @@ class Parts:
     experiments: Experiments
     runs: Runs
     metrics: Metrics
+    track: TrackFiles
+    overview: Overview
     artifacts: Artifacts
     logged_models: LoggedModels
     models: Models
+    searches: Searches
     blobs: Blobs
     streams: Streams
+    uploads: Uploads
     connect: Callable[[Target], Driver]
     url: str  # where runners find this server
     secret: bytes  # what the tokens of attempts are derived from

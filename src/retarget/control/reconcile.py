@@ -37,6 +37,8 @@ _EVERY = 1.0  # seconds between two looks at the targets
 _HEAD = 64  # jobs at the head of a queue that are looked at in one round
 _RECHECK = 15.0  # seconds after which a target that could not be used is asked again
 _PATIENCE = 600.0  # seconds to go on trying to launch
+_TIDY = 3600.0  # seconds between two looks at what nobody came back for
+_UNFINISHED = 86400.0  # seconds after which an upload that does not go on is removed
 
 Pair = tuple[Job, Attempt]
 
@@ -51,6 +53,7 @@ class Loop:
         self._adopted: set[str] = set()  # attempts this server has told its address
         self._checked: dict[str, float] = {}  # when this server has last asked a target
         self._polled = 0.0
+        self._tidied = -_TIDY
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="launch")
         self._thread = threading.Thread(target=self._run, name="reconcile", daemon=True)
 
@@ -92,6 +95,7 @@ class Loop:
             self._polled = now
             self._poll([pair for pair in live if pair[1].key in self._adopted])
             self._forget()
+            self._tidy(now)
 
     # -- placing
 
@@ -272,6 +276,12 @@ class Loop:
         """Have targets remove what ended attempts left there."""
         for attempt in self._parts.jobs.ended_with_handle():
             self._in_background(attempt.key, lambda attempt=attempt: forget(self._parts, attempt))
+
+    def _tidy(self, now: float) -> None:
+        """Remove uploads that were never finished."""
+        if now - self._tidied >= _TIDY:
+            self._tidied = now
+            self._parts.uploads.remove_old(before=self._parts.now() - _UNFINISHED)
 
 
 def forget(parts: Parts, attempt: Attempt) -> bool:

@@ -20,6 +20,7 @@ class Launch(Value):
     key: str  # unique per attempt; makes launch() idempotent
     job: str  # the job's id
     name: str  # the job's name, for people
+    experiment_id: str = ""  # where runs go that the script makes with MLflow, beside its own
     command: tuple[str, ...]
     env: dict[str, str] = {}
     snapshot: str | None = None  # digest of the manifest of the code

@@ -45,6 +45,11 @@ class Home:
         return self.root / "blobs"
 
     @property
+    def uploads(self) -> Path:
+        """Files that come in parts, until all parts are there."""
+        return self.root / "uploads"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 

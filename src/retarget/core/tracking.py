@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from retarget.core.states import JobState
 from retarget.core.values import Value
@@ -93,6 +94,10 @@ class Run(Value):
 
 def artifact_path(location: str) -> str | None:
     """Return the path in our own tree that an address means, or None if it is elsewhere."""
-    if not location.startswith(ARTIFACTS):
+    try:
+        address = urlsplit(location)
+    except ValueError:
         return None
-    return location[len(ARTIFACTS) :].strip("/")
+    if address.scheme != ARTIFACTS.partition(":")[0]:
+        return None
+    return "/".join(name for name in unquote(address.path).split("/") if name)

@@ -7,6 +7,7 @@ orders        a FIFO: a byte written to it makes the runner look at `cancel`
 cancel        there when the launch was told to stop
 events.jsonl  what happened, in order; the runner's memory and what it reports
 streams/      the bytes of each stream
+track/        what the script logs with `retarget.track`, and the artifacts it keeps with it
 work/         the user's code, `outputs/` and `logs/`
 done          there when nothing is left to do; its content is how it ended
 """
@@ -29,6 +30,7 @@ class Folder:
         self.path = path
         self.work = os.path.join(path, "work")
         self.streams = os.path.join(path, "streams")
+        self.track = os.path.join(path, "track")
         self.lock = -1
 
     def file(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Collects what the script leaves under outputs/ and logs/."""
+"""Collects what the script leaves under outputs/ and logs/, and the artifacts it keeps."""
 
 from __future__ import annotations
 
@@ -25,19 +25,12 @@ class Collector:
 
     def send(self, server: Server, *, settled: float) -> None:
         """Send every file that is new or changed, and was left alone for `settled` seconds."""
-        batch: list[tuple[str, int, int]] = []
-        volume = 0
-        for path, size, changed in self._fresh(settled):
-            if size >= _SMALL:
-                self._send(server, [(path, size, changed)])
-                continue
-            batch.append((path, size, changed))
-            volume += size
-            if volume >= _BATCH or len(batch) >= _MOST:
-                self._send(server, batch)
-                batch, volume = [], 0
-        if batch:
-            self._send(server, batch)
+        self._send_all(server, self._fresh(("outputs", "logs"), settled))
+
+    def send_artifacts(self, server: Server) -> None:
+        """Send every artifact that is new or was kept again. They are whole from the start."""
+        if os.path.isdir(self._full("artifacts")):
+            self._send_all(server, self._fresh(("artifacts",), 0.0))
 
     def note_given(self) -> None:
         """Write down what of outputs/ and logs/ came with the code."""
@@ -61,7 +54,7 @@ class Collector:
         return list(dict.fromkeys(json.loads(line) for line in lines))
 
     def files(self, top: str) -> Iterator[str]:
-        """Yield the paths of the plain files below one of the two folders."""
+        """Yield the paths of the plain files below one of these folders."""
         if os.path.islink(self._full(top)):
             self._complain(top, "the script has made it a link")
             return
@@ -69,12 +62,27 @@ class Collector:
             folders.sort()
             for name in sorted(names):
                 full = os.path.join(where, name)
-                path = os.path.relpath(full, self._folder.work)
+                path = os.path.join(top, os.path.relpath(full, self._full(top)))
                 if self._is_ours(full, path):
                     yield path
 
-    def _fresh(self, settled: float) -> Iterator[tuple[str, int, int]]:
-        for top in ("outputs", "logs"):
+    def _send_all(self, server: Server, fresh: Iterator[tuple[str, int, int]]) -> None:
+        batch: list[tuple[str, int, int]] = []
+        volume = 0
+        for path, size, changed in fresh:
+            if size >= _SMALL:
+                self._send(server, [(path, size, changed)])
+                continue
+            batch.append((path, size, changed))
+            volume += size
+            if volume >= _BATCH or len(batch) >= _MOST:
+                self._send(server, batch)
+                batch, volume = [], 0
+        if batch:
+            self._send(server, batch)
+
+    def _fresh(self, tops: tuple[str, ...], settled: float) -> Iterator[tuple[str, int, int]]:
+        for top in tops:
             for path in self.files(top):
                 try:
                     found = os.stat(self._full(path))
@@ -108,7 +116,8 @@ class Collector:
         if frames:
             with open(self._folder.file("sent.jsonl"), "a", encoding="ascii") as file:
                 file.writelines(json.dumps(path) + "\n" for _, path, _ in frames)
-            server.collect(self._bytes_of(frames), length)
+            for reason in server.collect(self._bytes_of(frames), length):
+                self._folder.say(f"retarget: a file is not kept: {reason}")
         for path, size, changed in batch:
             self._sent[path] = (size, changed)
 
@@ -145,7 +154,8 @@ class Collector:
             self._folder.say(f"retarget: {path} is not kept: {why}")
 
     def _full(self, path: str) -> str:
-        return os.path.join(self._folder.work, path)
+        is_artifact = path.split("/", 1)[0] == "artifacts"
+        return os.path.join(self._folder.track if is_artifact else self._folder.work, path)
 
 
 def shown(path: str) -> str:

@@ -16,6 +16,9 @@ _HERE = Path(__file__).parent
 def build_zipapp(folder: Path) -> Path:
     """Write the zipapp into `folder`, named by its content, and return it. May be repeated."""
     sources = {f"retarget/runner/{file.name}": file.read_bytes() for file in _modules()}
+    # not for the runner itself, which unpacks it for the scripts of jobs
+    tracking = _HERE.with_name("track").glob("*.py")
+    sources.update({f"retarget/track/{file.name}": file.read_bytes() for file in tracking})
     digest = hashlib.sha256(repr(sorted(sources.items())).encode()).hexdigest()[:16]
     made = folder / f"runner-{digest}-{_tag()}.pyz"
     if not made.exists():

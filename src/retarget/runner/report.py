@@ -10,6 +10,7 @@ from typing import Any
 
 from retarget.runner.errors import Over, Refused, Unreachable
 from retarget.runner.folder import Folder, Journal
+from retarget.runner.lines import Lines
 from retarget.runner.orders import Orders
 from retarget.runner.outputs import Collector, shown
 from retarget.runner.server import Server
@@ -17,7 +18,8 @@ from retarget.runner.server import Server
 _CHUNK = 1 << 20
 _HEARTBEAT = 5.0
 _LOOK = 0.05  # how often the streams are looked at while the script runs
-_SCAN = 1.0  # how often logs/ is looked at for new files
+_TRACK = 0.25  # how often what the script tracks is looked at
+_SCAN = 1.0  # how often logs/ is looked at for new files, and for new artifacts
 _COLLECT = 5.0  # how often outputs/ is looked at for finished files
 
 
@@ -30,12 +32,14 @@ class Reporter:
         self._orders = orders
         self._server = Server(folder)
         self._collector = Collector(folder)
+        self._lines = Lines(folder)
         self._confirmed = 0
         self._offsets: dict[str, int] = {}
         self._files: dict[str, str] = {}
         self._refused: set[str] = set()
         self._spoke = 0.0
         self._trouble = ""
+        self._tracked = 0.0
         self._scanned = 0.0
         self._collected = 0.0
         self._thread: threading.Thread | None = None
@@ -72,6 +76,8 @@ class Reporter:
         self._send_news()
         self._scan_logs()
         self._send_streams()
+        self._lines.send(self._server, last=True)
+        self._collector.send_artifacts(self._server)
         self._collector.send(self._server, settled=0.0)
 
     def _send_ending(self, ending: dict[str, Any]) -> None:
@@ -127,7 +133,11 @@ class Reporter:
         if now - self._scanned > _SCAN:
             self._scanned = now
             self._scan_logs()
+            self._collector.send_artifacts(self._server)
         self._send_streams()
+        if now - self._tracked > _TRACK:
+            self._tracked = now
+            self._lines.send(self._server)
         if now - self._collected > _COLLECT:
             self._collected = now
             self._collector.send(self._server, settled=2.0)

@@ -39,9 +39,13 @@ class Server:
         path = f"/streams/{quote(stream)}?offset={offset}"
         return int(self._ask("PUT", path, content)["size"])
 
-    def collect(self, body: Iterable[bytes], length: int) -> None:
-        """Send output files, as frames."""
-        self._ask("POST", "/outputs", body, length=length)
+    def track(self, name: str, offset: int, content: bytes) -> dict[str, Any]:
+        """Send lines of a track file. The answer: how far it is taken in, and what is refused."""
+        return self._ask("PUT", f"/track/{quote(name)}?offset={offset}", content)
+
+    def collect(self, body: Iterable[bytes], length: int) -> list[str]:
+        """Send files, as frames. The answer: sentences about what is not kept."""
+        return self._ask("POST", "/outputs", body, length=length).get("refused", [])
 
     def download(self, digest: str, path: str) -> None:
         part = f"{path}.{os.getpid()}.part"

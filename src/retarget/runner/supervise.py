@@ -14,6 +14,7 @@ import time
 
 from retarget.runner.errors import Ended, Over, Refused, Stopped, Unprepared, Unreachable
 from retarget.runner.folder import Folder, Journal
+from retarget.runner.offer import offer_tracking
 from retarget.runner.orders import Orders
 from retarget.runner.processes import (
     Process,
@@ -220,6 +221,7 @@ class Runner:
             RETARGET_JOB_ID=launch["job"],
             AZUREML_RUN_ID=launch["job"],
         )
+        offer_tracking(self._folder, launch, self._node["cache"], env)
         words = list(launch["command"])
         words[0] = self._python if words[0] == "python" else self._program(words[0], env["PATH"])
         return words, env

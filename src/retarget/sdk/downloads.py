@@ -1,4 +1,4 @@
-"""Fetching a job's outputs: whole files only, checked, and never outside the folder asked for."""
+"""Fetching what jobs left: whole files only, checked, and never outside the folder asked for."""
 
 import os
 import secrets
@@ -24,15 +24,15 @@ def wanted(outputs: Sequence[Output], path: str, job: str) -> list[Output]:
     return chosen
 
 
-def download(connection: Connection, job: str, output: Output, folder: Path) -> Path:
-    """Write one output below `folder` under its own path, and return where it is."""
+def download(connection: Connection, source: str, output: Output, folder: Path) -> Path:
+    """Write one file that the server has below `source` into `folder`, and return where it is."""
     path = folder / _inside(output.path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
         try:
             with unfinished.open("xb") as file:
-                _fetch(connection, job, output, file)
+                _fetch(connection, source, output, file)
             os.replace(unfinished, path)
         finally:
             unfinished.unlink(missing_ok=True)
@@ -41,8 +41,8 @@ def download(connection: Connection, job: str, output: Output, folder: Path) -> 
     return path
 
 
-def _fetch(connection: Connection, job: str, output: Output, file: BinaryIO) -> None:
-    with connection.stream(f"{job}/outputs/{quote(output.path)}") as answer:
+def _fetch(connection: Connection, source: str, output: Output, file: BinaryIO) -> None:
+    with connection.stream(f"{source}/{quote(output.path)}") as answer:
         digest = _copy(answer, file)
     if digest != output.digest:
         raise RetargetError(f"{output.path} came damaged or has just changed; fetch it again")

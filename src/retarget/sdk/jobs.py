@@ -3,7 +3,7 @@
 import codecs
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TextIO, overload
 
@@ -12,7 +12,9 @@ from retarget.core.states import JobState
 from retarget.sdk.downloads import download, wanted
 from retarget.sdk.follow import Expired, Piece, View, Watch, job_path, labelled
 from retarget.sdk.http import Connection
+from retarget.sdk.models import ModelVersion, register
 from retarget.sdk.records import Attempt, Move, Output, Stream, Why, record
+from retarget.sdk.tracking import Series, Tracking, read_series, read_tracking
 
 _PAGE = 100
 
@@ -154,7 +156,45 @@ class Job:
         Each appears complete or not at all, and is checked against its digest.
         """
         chosen = wanted(self.outputs(), path, self.name)
-        return [download(self._connection, self._path, each, Path(to)) for each in chosen]
+        source = f"{self._path}/outputs"
+        return [download(self._connection, source, each, Path(to)) for each in chosen]
+
+    def tracking(self) -> Tracking:
+        """Return all the job has logged, of each metric the latest point."""
+        return read_tracking(self._connection, self._path)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the latest value of each metric the job has logged."""
+        return {key: point.value for key, point in self.tracking().metrics.items()}
+
+    def params(self) -> dict[str, str]:
+        """Return the params the job has logged."""
+        return self.tracking().params
+
+    def tags(self) -> dict[str, str]:
+        return self.tracking().tags
+
+    def metric_history(self, key: str, points: int = 1000) -> Series:
+        """Return a metric by step: all its points or, of more than `points`, evenly taken ones.
+
+        The first and the last are always among them; there may be 10,000 at most.
+        """
+        return read_series(self._connection, self._path, key, points)
+
+    def register_model(
+        self,
+        name: str,
+        path: str,
+        *,
+        description: str = "",
+        tags: Mapping[str, str] | None = None,
+    ) -> ModelVersion:
+        """Make a version of a file or a folder that the job left, or of a model it logged.
+
+        The model is made if there is none. The version keeps its files when the job is deleted.
+        """
+        about = {"description": description, "tags": dict(tags or {})}
+        return register(self._connection, name, {"job": self.id, "path": path, **about})
 
     def cancel(self) -> None:
         """Ask for a stop and return at once; `wait` tells when it is done.

@@ -105,6 +105,6 @@ def record(kind: type[_Record], raw: Mapping[str, Any]) -> _Record:
     """Read one record from an answer."""
     known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
     given = {name: value for name, value in raw.items() if name in known}
-    if "state" in given:
+    if given.get("state") is not None:
         given["state"] = JobState(given["state"])
     return kind(**given)

@@ -11,11 +11,13 @@ from retarget.sdk.background import Background
 from retarget.sdk.environments import Environment
 from retarget.sdk.http import Address, Connection, Elsewhere, Server
 from retarget.sdk.jobs import Job, Jobs
+from retarget.sdk.models import Model, list_models, read_model
 from retarget.sdk.records import KnownEnvironment
 from retarget.sdk.registry import Environments
 from retarget.sdk.snapshot import Scan, scan, upload
 from retarget.sdk.submission import Options, Progress, Reading, Script, Work, requested, work_of
 from retarget.sdk.targets import Targets
+from retarget.sdk.tracking import Experiment, list_experiments, read_experiment
 from retarget.sdk.uploads import Uploads
 
 Folder = str | os.PathLike[str]
@@ -44,6 +46,16 @@ class Workspace:
         return self._connection.address.url
 
     @property
+    def tracking_uri(self) -> str:
+        """The address for `mlflow.set_tracking_uri`.
+
+        MLflow's client takes the token from the variable MLFLOW_TRACKING_TOKEN, so it is put there.
+        """
+        address = self._connection.address
+        os.environ["MLFLOW_TRACKING_TOKEN"] = address.token
+        return address.url
+
+    @property
     def jobs(self) -> Jobs:
         return Jobs(self._connection)
 
@@ -54,6 +66,22 @@ class Workspace:
     @property
     def environments(self) -> Environments:
         return Environments(self._connection)
+
+    def experiments(self) -> list[Experiment]:
+        """List experiments, those where something happened last first."""
+        return list_experiments(self._connection)
+
+    def experiment(self, name: str, *, limit: int = 100) -> Experiment:
+        """Return an experiment with its `limit` newest runs; NotFound if there is none."""
+        return read_experiment(self._connection, name, limit)
+
+    def models(self) -> list[Model]:
+        """List registered models, by name."""
+        return list_models(self._connection)
+
+    def model(self, name: str) -> Model:
+        """Return a registered model; NotFound if there is none."""
+        return read_model(self._connection, name)
 
     def submit(
         self,

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from retarget import __version__, drivers
 from retarget.blobs.folder import Blobs
 from retarget.blobs.streams import Streams
+from retarget.blobs.uploads import Uploads
 from retarget.control.parts import Parts
 from retarget.control.reconcile import Loop
 from retarget.core.driver import Driver
@@ -22,8 +23,18 @@ from retarget.server.auth import owner
 from retarget.server.errors import PROBLEMS, add_handlers
 from retarget.server.mlflow import TABLES
 from retarget.server.mlflow.app import make_mlflow_app
+from retarget.server.mlflow.artifacts import loose_routes
 from retarget.server.mlflow.artifacts import routes as artifact_routes
-from retarget.server.routes import attempts, blobs, environments, jobs, server, targets
+from retarget.server.routes import (
+    attempts,
+    blobs,
+    environments,
+    jobs,
+    models,
+    server,
+    targets,
+    tracking,
+)
 from retarget.server.signals import Signals
 from retarget.server.state import State
 from retarget.store.artifacts import Artifacts
@@ -35,8 +46,11 @@ from retarget.store.logged_models import LoggedModels
 from retarget.store.metrics import Metrics
 from retarget.store.models import Models
 from retarget.store.outputs import Outputs
+from retarget.store.overview import Overview
 from retarget.store.runs import Runs
+from retarget.store.search import Searches
 from retarget.store.targets import Targets
+from retarget.store.track import TrackFiles
 
 
 @dataclass(frozen=True)
@@ -73,11 +87,15 @@ def make_app(settings: Settings, *, stop: Callable[[], None]) -> FastAPI:
         experiments=Experiments(engine),
         runs=Runs(engine),
         metrics=Metrics(engine),
+        track=TrackFiles(engine),
+        overview=Overview(engine),
         artifacts=Artifacts(engine),
         logged_models=LoggedModels(engine),
         models=Models(engine),
+        searches=Searches(engine),
         blobs=Blobs(home.blobs),
         streams=Streams(home.logs),
+        uploads=Uploads(home.uploads),
         connect=_connect,
         url=settings.url,
         secret=settings.secret,
@@ -109,13 +127,14 @@ def make_app(settings: Settings, *, stop: Callable[[], None]) -> FastAPI:
         parts=parts, signals=signals, home=home, token=settings.token, url=settings.url, stop=stop
     )
     add_handlers(app)
-    app.add_api_route("/health", show_health, methods=["GET"], tags=["server"])
-    for part in (jobs, targets, environments, blobs, server):
-        app.include_router(part.router, dependencies=[Depends(owner)], responses=PROBLEMS)
-    app.include_router(attempts.router, responses=PROBLEMS)
     mlflow = make_mlflow_app(app.state.retarget, TABLES, artifact_routes(app.state.retarget))
     for place in ("/api/2.0", "/api/3.0", "/ajax-api/2.0", "/ajax-api/3.0"):
-        app.mount(place, mlflow)
+        app.mount(place, mlflow)  # first: a script in a loop waits for each of these
+    app.add_api_route("/health", show_health, methods=["GET"], tags=["server"])
+    for part in (jobs, tracking, models, targets, environments, blobs, server):
+        app.include_router(part.router, dependencies=[Depends(owner)], responses=PROBLEMS)
+    app.include_router(attempts.router, responses=PROBLEMS)
+    app.router.routes.extend(loose_routes(app.state.retarget))
     return app
 
 

@@ -102,9 +102,7 @@ class LoggedModels:
             insert_new(db, table, rows)
 
 
-def log_model_metrics(
-    db: Connection, run_id: str, experiment_id: int, metrics: Sequence[Metric]
-) -> None:
+def log_model_metrics(db: Connection, run_id: str, metrics: Sequence[Metric]) -> None:
     """Keep what a run measured of models, in a transaction that is open.
 
     Of two values with the same step and time the last one stays. A model may be another
@@ -196,7 +194,7 @@ def _metrics(db: Connection, ids: Sequence[str]) -> dict[str, list[ModelMetric]]
     table = logged_model_metrics
     query = select(table).where(table.c.model_id.in_(ids))
     found: dict[str, list[ModelMetric]] = {}
-    for row in db.execute(query.order_by(table.c.key, table.c.step, table.c.timestamp)).mappings():
+    for row in db.execute(query.order_by(table.c.timestamp, table.c.step, table.c.key)).mappings():
         known = {name: row[name] for name in Metric._fields}
         metric = Metric(**known)._replace(value=math.nan if row["nan"] else row["value"])
         found.setdefault(row["model_id"], []).append(ModelMetric(row["run_id"], metric))

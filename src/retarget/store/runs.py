@@ -165,14 +165,14 @@ def log_in(
     new_tags: Mapping[str, str],
 ) -> None:
     """Write what was logged to a run, in a transaction that is open."""
-    experiment_id = _check_active(db, run_id)
+    _check_active(db, run_id)
     if new_params:
         _log_params(db, run_id, new_params)
     if new_metrics:
         _log_metrics(db, run_id, new_metrics)
         about_models = [metric for metric in new_metrics if metric.model_id]
         if about_models:
-            log_model_metrics(db, run_id, experiment_id, about_models)
+            log_model_metrics(db, run_id, about_models)
     if new_tags:
         _set_tags(db, run_id, new_tags)
         if NAME_TAG in new_tags:

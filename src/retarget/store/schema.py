@@ -18,6 +18,7 @@ from sqlalchemy import (
     Table,
     TypeDecorator,
     UniqueConstraint,
+    func,
 )
 from sqlalchemy.types import TypeEngine
 
@@ -60,6 +61,14 @@ def _version() -> ForeignKeyConstraint:
         onupdate="CASCADE",
     )
 
+
+def _by_value(name: str, table: Table) -> Index:
+    # PostgreSQL refuses long values in an index
+    short = func.length(table.c.value) <= SHORT
+    return Index(name, table.c.key, table.c.value, table.c.run_id, postgresql_where=short)
+
+
+SHORT = 64  # characters of a param or a tag that is searched for by an index on PostgreSQL too
 
 metadata = MetaData(
     naming_convention={
@@ -221,6 +230,7 @@ params = Table(
     Column("key", Words, primary_key=True),
     Column("value", Words, nullable=False),
 )
+_by_value("params_by_value", params)
 
 tags = Table(
     "tags",
@@ -229,6 +239,7 @@ tags = Table(
     Column("key", Words, primary_key=True),
     Column("value", Words, nullable=False),
 )
+_by_value("tags_by_value", tags)
 
 # One row for each metric of a run, with its latest point; all its points are in `points`.
 metrics = Table(
@@ -243,6 +254,7 @@ metrics = Table(
     Column("timestamp", BigInteger, nullable=False),
     UniqueConstraint("run_id", "key"),
 )
+Index("metrics_by_value", metrics.c.key, metrics.c.nan, metrics.c.value, metrics.c.run_id)
 
 # All columns are the key: a batch that is sent twice changes nothing.
 points = Table(

@@ -22,6 +22,7 @@ class Reports:
     events: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     streams: dict[str, bytearray] = field(default_factory=dict[str, bytearray])
     outputs: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    tracks: dict[str, bytearray] = field(default_factory=dict[str, bytearray])
     carried: int = 0  # bytes of streams that were sent, those sent again too
     canceled: bool = False  # the order it gets with the next answer
     over: bool = False  # nothing more is wanted of it
@@ -47,13 +48,26 @@ class Reports:
                 self.events.append(event)
         return len(self.events)
 
+    @property
+    def tracked(self) -> list[dict[str, Any]]:
+        """Return the lines that the script has logged, process by process."""
+        return [json.loads(line) for held in self.tracks.values() for line in held.splitlines()]
+
     def append(self, name: str, offset: int, content: bytes) -> int:
         """Take in what is new and leaves no gap; return the stream's size."""
         self.carried += len(content)
-        held = self.streams.setdefault(name, bytearray())
-        if offset <= len(held) < offset + len(content):
-            held += content[len(held) - offset :]
-        return len(held)
+        return _grow(self.streams.setdefault(name, bytearray()), offset, content)
+
+    def track_in(self, name: str, offset: int, lines: bytes) -> int:
+        """Take in lines that are new and leave no gap; return how many bytes there are."""
+        assert lines.endswith(b"\n"), "a line is cut"
+        return _grow(self.tracks.setdefault(name, bytearray()), offset, lines)
+
+
+def _grow(held: bytearray, offset: int, content: bytes) -> int:
+    if offset <= len(held) < offset + len(content):
+        held += content[len(held) - offset :]
+    return len(held)
 
 
 class Receiver:
@@ -156,10 +170,13 @@ class Receiver:
                 return 422, _problem("Invalid", "that is not the name of a stream")
             case "PUT streams":
                 return 200, json.dumps({"size": reports.append(name, offset, body)}).encode()
+            case "PUT track":
+                answer: dict[str, Any] = {"size": reports.track_in(name, offset, body), "refused": []}
+                return 200, json.dumps(answer).encode()
             case "POST outputs":
                 outputs = _unpack(body)
                 reports.outputs.update(outputs)
-                return 200, json.dumps({"kept": len(outputs)}).encode()
+                return 200, json.dumps({"kept": len(outputs), "refused": []}).encode()
             case "GET blobs" if name in self.blobs:
                 return 200, self.blobs[name]
             case "POST blobs" if self.blobs.keys() >= set(json.loads(body)["digests"]):

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from retarget.control.parts import Parts
 from retarget.control.report import present, take_events
+from retarget.control.track import ARTIFACTS_TOP, keep_file, take_lines
 from retarget.core.errors import Forbidden, Invalid
 from retarget.core.jobs import Job, Output
 from retarget.core.snapshots import decode
@@ -23,6 +24,7 @@ OVER = {410: {"model": Problem, "description": "The attempt is over"}}
 router = APIRouter(prefix="/api/attempts/{key}", tags=["runners"], responses={**OVER})
 
 _LARGEST = 64 << 20
+_TOPS = ("outputs", "logs", ARTIFACTS_TOP)
 
 
 class RunnerEvent(BaseModel):
@@ -52,8 +54,14 @@ class Size(BaseModel):
     size: int
 
 
+class TakenLines(BaseModel):
+    size: int
+    refused: list[str]
+
+
 class Kept(BaseModel):
     kept: int
+    refused: list[str]
 
 
 @router.post("/events")
@@ -79,16 +87,33 @@ async def append_stream(
     return Size(size=await run_sync(_append, parts, key, stream, offset, content))
 
 
+@router.put("/track/{name}", openapi_extra=BINARY_BODY)
+async def take_track(
+    key: RunnerKey,
+    name: str,
+    request: Request,
+    parts: PartsDep,
+    offset: Annotated[int, Query(ge=0)],
+) -> TakenLines:
+    """Take in lines that a script has logged, and tell how far, and what cannot be kept."""
+    content = await request.body()
+    size, refused = await run_sync(take_lines, parts, key, name, offset, content)
+    return TakenLines(size=size, refused=refused)
+
+
 @router.post("/outputs", openapi_extra=BINARY_BODY)
 async def keep_outputs(key: RunnerKey, request: Request, parts: PartsDep) -> Kept:
-    """Take in output files: frames of 4 bytes length, JSON {path, size}, and the content."""
+    """Take in files, artifacts too: frames of 4 bytes length, JSON {path, size}, content."""
     job, attempt = await run_sync(present, parts, key)
-    kept = 0
+    kept, refused = 0, list[str]()
     async for file in take_outputs(parts.blobs, Body(request.stream())):
         output = Output(path=_checked(file["path"]), size=file["size"], digest=file["digest"])
-        await run_sync(parts.outputs.put, job.id, attempt.number, output)
-        kept += 1
-    return Kept(kept=kept)
+        try:
+            await run_sync(keep_file, parts, job, attempt, output)
+            kept += 1
+        except Invalid as error:
+            refused.append(str(error))
+    return Kept(kept=kept, refused=refused)
 
 
 @router.get("/blobs/{digest}", response_class=FileResponse, responses={200: BYTES})
@@ -117,8 +142,8 @@ def _append(parts: Parts, key: str, stream: str, offset: int, content: bytes) ->
 
 def _checked(path: str) -> str:
     parts = PurePosixPath(path).parts
-    if len(parts) < 2 or parts[0] not in ("outputs", "logs") or ".." in parts or "\0" in path:
-        raise Invalid(f"path: {path[:200]!r} is not below outputs/ or logs/", field="path")
+    if len(parts) < 2 or parts[0] not in _TOPS or ".." in parts or "\0" in path:
+        raise Invalid(f"path: {path[:200]!r} is not below {', '.join(_TOPS)}", field="path")
     return str(PurePosixPath(path))
 
 

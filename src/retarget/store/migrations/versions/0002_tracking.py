@@ -83,6 +83,14 @@ def _runs() -> None:
         sa.Column("timestamp", sa.BigInteger, nullable=False),
         sa.UniqueConstraint("run_id", "key"),
     )
+    op.create_index("metrics_by_value", "metrics", ["key", "nan", "value", "run_id"])
+    for table in ("params", "tags"):
+        op.create_index(
+            f"{table}_by_value",
+            table,
+            ["key", "value", "run_id"],
+            postgresql_where=sa.text("length(value) <= 64"),
+        )
     op.create_table(
         "points",
         sa.Column(

@@ -1,0 +1,1 @@
+"""How fast Retarget is, beside its peers: `make bench`. One module a subject."""

@@ -1,0 +1,141 @@
+"""What jobs logged, and the experiments that group them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+from urllib.parse import quote
+
+from retarget.core.errors import Invalid
+from retarget.core.states import JobState
+from retarget.sdk.http import Connection
+from retarget.sdk.records import record
+
+_EXPERIMENTS = "/api/experiments"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One point of a metric; `timestamp` is in seconds."""
+
+    step: int
+    timestamp: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Series(Sequence[Point]):
+    """A metric by step: a sequence of points, evenly taken if there are more than were asked for.
+
+    `total`, `min` and `max` tell of all points; the bounds are None if none is a number.
+    """
+
+    key: str
+    total: int
+    min: float | None
+    max: float | None
+    points: list[Point]
+
+    @overload
+    def __getitem__(self, index: int) -> Point: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Point]: ...
+
+    def __getitem__(self, index: int | slice) -> Point | list[Point]:
+        return self.points[index]
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __iter__(self) -> Iterator[Point]:
+        return iter(self.points)
+
+    @property
+    def is_sampled(self) -> bool:
+        return len(self.points) < self.total
+
+
+@dataclass(frozen=True, slots=True)
+class Tracking:
+    """All that a job has logged, of each metric the latest point.
+
+    `status` is what its MLflow client says; the state of the job is another thing.
+    """
+
+    run_id: str
+    experiment: str
+    status: str
+    metrics: dict[str, Point]
+    params: dict[str, str]
+    tags: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run of an experiment; `job` and `state` tell of the job whose own run it is, if any."""
+
+    run_id: str
+    name: str
+    job: str | None
+    state: JobState | None
+    status: str
+    started: float | None
+    ended: float | None
+    metrics: dict[str, Point]
+    params: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """What groups runs. `changed` is when something in it began or ended last.
+
+    `newest` are its runs, the newest first; a listing leaves them out.
+    """
+
+    id: str
+    name: str
+    stage: str
+    jobs: int
+    runs: int
+    changed: float
+    tags: dict[str, str]
+    newest: list[Run] | None = None
+
+
+def read_tracking(connection: Connection, job: str) -> Tracking:
+    """Ask what the job at this path has logged."""
+    raw = connection.get(f"{job}/tracking")
+    return record(Tracking, raw | {"metrics": _latest(raw)})
+
+
+def read_series(connection: Connection, job: str, key: str, points: int) -> Series:
+    """Ask for one metric of the job at this path."""
+    if not key:
+        raise Invalid("the name of a metric is empty")
+    raw = connection.get(f"{job}/metrics/{quote(key, errors='replace')}", {"points": points})
+    bounds = {name: None if raw[name] is None else float(raw[name]) for name in ("min", "max")}
+    return record(Series, raw | bounds | {"points": [_point(each) for each in raw["points"]]})
+
+
+def list_experiments(connection: Connection) -> list[Experiment]:
+    return [record(Experiment, raw) for raw in connection.get(_EXPERIMENTS)]
+
+
+def read_experiment(connection: Connection, name: str, limit: int) -> Experiment:
+    if not name:
+        raise Invalid("the name of an experiment is empty")
+    path = f"{_EXPERIMENTS}/{quote(name, safe='', errors='replace')}"
+    raw = connection.get(path, {"limit": limit})
+    return record(Experiment, raw | {"newest": [_run(each) for each in raw["newest"]]})
+
+
+def _latest(raw: Mapping[str, Any]) -> dict[str, Point]:
+    return {each["key"]: _point(each) for each in raw["metrics"]}
+
+
+def _point(raw: Mapping[str, Any]) -> Point:
+    # NaN and the infinities come as text, which `float` reads as well
+    return Point(raw["step"], raw["timestamp"], float(raw["value"]))
+
+
+def _run(raw: Mapping[str, Any]) -> Run:
+    return record(Run, dict(raw) | {"metrics": _latest(raw)})

@@ -1,0 +1,379 @@
+"""What jobs logged, experiments and models in the terminal, on real jobs."""
+
+import csv
+import io
+import json
+import math
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retarget.cli.numbers import show_number, sparkline
+from retarget.cli.terminal import visible
+from retarget.sdk.jobs import Job
+from retarget.sdk.workspace import Workspace
+from tests.cli.test_job import on_screen
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+COMMAND = str(Path(sys.executable).parent / "retarget")
+STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@pytest.fixture
+def ran(home: Path, tmp_path: Path) -> Callable[..., Job]:
+    """Run a job that leaves a file, with these things logged to it."""
+    code = tmp_path / "code"
+    code.mkdir()
+
+    def run(
+        name: str,
+        metrics: dict[str, list[Any]] | None = None,
+        params: dict[str, str] | None = None,
+        **options: Any,
+    ) -> Job:
+        workspace = Workspace()
+        command = ["sh", "-c", "printf weights > outputs/model.pkl"]
+        job = workspace.submit(command, name=name, code=code, **options)
+        job.wait()
+        points = [
+            {"key": key, "value": value, "step": step, "timestamp": 1000 * step}
+            for key, values in (metrics or {}).items()
+            for step, value in enumerate(values)
+        ]
+        given = [{"key": key, "value": value} for key, value in (params or {}).items()]
+        body = {"run_id": job.id, "metrics": points, "params": given}
+        workspace._connection.post("/api/2.0/mlflow/runs/log-batch", body)  # pyright: ignore[reportPrivateUsage]
+        return job
+
+    return run
+
+
+def in_terminal(*args: str, answer: bytes = b"") -> tuple[int, str]:
+    """Run a command with a terminal all around; return its exit code and what it wrote."""
+    ours, theirs = pty.openpty()
+    env = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
+    child = subprocess.Popen([COMMAND, *args], stdin=theirs, stdout=theirs, stderr=theirs, env=env)
+    os.close(theirs)
+    os.write(ours, answer)
+    shown = b""
+    with suppress(OSError):  # what Linux says when the other side is closed
+        while piece := os.read(ours, 65536):
+            shown += piece
+    os.close(ours)
+    return child.wait(timeout=60), shown.decode()
+
+
+@pytest.mark.parametrize(
+    ("values", "drawn", "plain"),
+    [
+        ([], "", ""),
+        ([7.0], "▅", "+"),
+        ([3.0, 3.0, 3.0], "▅▅▅", "+++"),
+        ([0.0, 7.0], "▁█", "_@"),
+        ([0.0, math.nan, 7.0, math.inf], "▁x█x", "_x@x"),
+        ([math.nan, -math.inf], "xx", "xx"),
+        ([-1.7e308, 1.7e308, 0.0], "▁█▅", "_@+"),
+        ([0.0, 0.0, 7.0, 7.0, 0.0, 0.0, 7.0, 7.0], "▁█▁█", "_@_@"),
+        ([1.7e308] * 8, "▅▅▅▅", "++++"),
+    ],
+)
+def test_a_line_of_numbers(values: list[float], drawn: str, plain: str) -> None:
+    assert sparkline(values, 4, blocks=True) == drawn
+    assert sparkline(values, 4, blocks=False) == plain
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.25, "0.25"),
+        (1200.0, "1200"),
+        (1 / 3, "0.333333"),
+        (1.5e-07, "1.5e-07"),
+        (1e300, "1e+300"),
+        (math.nan, "NaN"),
+        (-math.inf, "-inf"),
+        (None, ""),
+    ],
+)
+def test_a_number_is_short(value: float | None, text: str) -> None:
+    assert show_number(value) == text
+
+
+def test_what_would_steer_a_terminal_is_written_out() -> None:
+    assert visible("a\x1b[31mb\x07\x9b\u202ec") == "a\\x1b[31mb\\x07\\x9b\\u202ec"
+    assert visible("plain é 猫 [bold]") == "plain é 猫 [bold]"
+
+
+def test_metrics_are_drawn_within_the_screen(retarget: Cli, ran: Callable[..., Job]) -> None:
+    logged = {
+        "loss": [1.0, 0.5, 0.25],
+        "flat": [2.0] * 200,
+        "odd": [1.0, "NaN", "Infinity"],
+        "void": ["NaN"],
+        "long/" + "n" * 100: [1.0],
+    }
+    ran("night", logged)
+    rows = [line.split() for line in retarget("job", "metrics", "night").stdout.splitlines()]
+    assert rows[0] == ["METRIC", "BY", "STEP", "FIRST", "MIN", "MAX", "LAST", "STEP"]
+    by_key = {row[0]: row[1:] for row in rows[1:]}
+    assert by_key["loss"] == ["█▃▁", "1", "0.25", "1", "0.25", "2"]
+    assert by_key["flat"] == ["▅" * 40, "2", "2", "2", "2", "199"]
+    assert by_key["odd"] == ["▅xx", "1", "1", "inf", "inf", "2"]
+    assert by_key["void"] == ["x", "NaN", "NaN", "0"]
+    for columns in (80, 50):
+        shown = on_screen("job", "metrics", "night", columns=columns)
+        assert len(shown) == 6
+        assert any("…" in line for line in shown)
+    ascii_only = retarget("job", "metrics", "night", "loss", env={"PYTHONIOENCODING": "ascii"})
+    assert ascii_only.stdout.splitlines()[1].split()[1] == "@-_"
+    poor = retarget("job", "metrics", "night", "los")
+    assert (poor.returncode, poor.stderr.count("\n")) == (1, 1)
+    assert "it has flat, long/" in poor.stderr
+
+
+def test_metrics_as_numbers(retarget: Cli, ran: Callable[..., Job]) -> None:
+    ran("night", {"loss": [float(each) for each in range(50)], "odd": ["NaN", "-Infinity"]})
+    one = retarget("job", "metrics", "night", "odd", "--csv")
+    assert one.stdout == "step,timestamp,value\n0,0.0,NaN\n1,1.0,-Infinity\n"
+    assert one.stderr == ""
+    few = retarget("job", "metrics", "night", "--csv", "--points", "2")
+    assert few.stdout.splitlines()[:3] == [
+        "key,step,timestamp,value",
+        "loss,0,0.0,0.0",
+        "loss,49,49.0,49.0",
+    ]
+    assert few.stderr == "loss: 2 of 50 points, evenly taken\n"
+    loss, odd = json.loads(retarget("job", "metrics", "night", "--json").stdout)
+    assert (loss["total"], loss["max"], len(loss["points"])) == (50, 49.0, 50)
+    assert [point["value"] for point in odd["points"]] == ["NaN", "-Infinity"]
+    assert retarget("job", "metrics", "night", "--json", "--csv").returncode == 2
+    assert retarget("job", "metrics", "night", "--points", "0").returncode == 2
+
+
+def test_a_job_without_metrics_says_so(retarget: Cli, ran: Callable[..., Job]) -> None:
+    ran("quiet")
+    done = retarget("job", "metrics", "quiet")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "quiet has logged no metrics\n"
+    assert json.loads(retarget("job", "metrics", "quiet", "--json").stdout) == []
+
+
+def test_metrics_are_followed_to_the_end(retarget: Cli, tmp_path: Path) -> None:
+    job = Workspace().submit(["sh", "-c", "while test ! -e go; do sleep 0.1; done"], code=tmp_path)
+    body = {"run_id": job.id, "metrics": [{"key": "loss", "value": 1, "timestamp": 1, "step": 1}]}
+    Workspace()._connection.post("/api/2.0/mlflow/runs/log-batch", body)  # pyright: ignore[reportPrivateUsage]
+    ours, theirs = pty.openpty()
+    args = [COMMAND, "job", "metrics", job.name, "-f"]
+    with subprocess.Popen(args, stdout=theirs, env=os.environ | {"TERM": "xterm"}) as child:
+        os.close(theirs)
+        shown = b""
+        while b"loss" not in shown:
+            shown += os.read(ours, 65536)
+        job.cancel()
+        with suppress(OSError):
+            while piece := os.read(ours, 65536):
+                shown += piece
+        assert child.wait(timeout=60) == 0
+    os.close(ours)
+    last = re.sub(r"\x1b\[[\d;?]*\w", "", shown.decode()).rstrip().splitlines()[-1]
+    assert last.split() == ["loss", "▅", "1", "1", "1", "1", "1"]
+    plain = retarget("job", "metrics", job.name, "-f")
+    assert plain.stdout.splitlines()[-1].split()[0] == "loss"
+
+
+def test_jobs_side_by_side(retarget: Cli, ran: Callable[..., Job]) -> None:
+    ran("one", {"loss": [0.5], "acc": [0.5], "odd": ["NaN"]}, {"lr": "0.1", "size": "32"})
+    ran("two", {"loss": [0.25], "acc": [0.25], "odd": ["NaN"]}, {"lr": "0.2", "size": "32"})
+    rows = [line.split() for line in retarget("job", "compare", "one", "two").stdout.splitlines()]
+    assert rows[0] == ["one", "two"]
+    assert rows[1] == ["state", "succeeded", "succeeded"]
+    assert rows[2][0] == "took"
+    assert rows[3:] == [
+        ["params"],
+        ["lr", "0.1", "0.2"],
+        ["size", "32", "32"],
+        ["metrics"],
+        ["acc", "0.5*", "0.25"],
+        ["loss", "0.5", "0.25*"],
+        ["odd", "NaN", "NaN"],
+    ]
+    told = retarget("job", "compare", "one", "two", "--diff", "--csv").stdout
+    table = list(csv.reader(io.StringIO(told)))
+    assert table[0] == ["kind", "key", "one", "two"]
+    assert [row for row in table[1:] if row[1] != "took"] == [
+        ["param", "lr", "0.1", "0.2"],
+        ["metric", "acc", "0.5", "0.25"],
+        ["metric", "loss", "0.5", "0.25"],
+    ]
+    first, second = json.loads(retarget("job", "compare", "one", "two", "--json").stdout)
+    assert (first["name"], first["metrics"]["odd"], second["params"]["lr"]) == ("one", "NaN", "0.2")
+    alone = retarget("job", "compare", "one", "one")
+    assert (alone.returncode, alone.stderr.count("\n")) == (2, 1)
+
+
+def test_many_jobs_are_compared_within_the_screen(ran: Callable[..., Job]) -> None:
+    names = [f"a-rather-long-name-of-a-job-{number}" for number in range(3)]
+    for name in names:
+        ran(name, {"loss": [0.5]}, {"note": "words " * 20})
+    shown = on_screen("job", "compare", *names)
+    assert [line.split()[0] for line in shown if line].count("state") == 2
+    assert sum(line.split().count("succeeded") for line in shown) == 3
+
+
+def test_a_job_shows_what_it_logged(retarget: Cli, ran: Callable[..., Job]) -> None:
+    many = {f"p{number:02}": "x" for number in range(30)}
+    ran("night", {"acc": [0.5], "odd": ["NaN"]}, many)
+    shown = retarget("job", "show", "night").stdout
+    assert "metrics  acc=0.5  odd=NaN\n" in shown
+    assert "p19=x  … and 10 more" in shown
+    view = json.loads(retarget("job", "show", "night", "--json").stdout)
+    assert (view["metrics"], len(view["params"])) == ({"acc": 0.5, "odd": "NaN"}, 30)
+    assert view["tags"]["mlflow.runName"] == "night"
+    ran("quiet")
+    assert "logged" not in retarget("job", "show", "quiet").stdout
+
+
+def test_experiments_are_listed_and_shown(retarget: Cli, ran: Callable[..., Job]) -> None:
+    ran("one", {"acc": [0.5]}, {"lr": "0.1"}, experiment="trial")
+    ran("two", {"acc": [0.75]}, {"size": "9"}, experiment="trial")
+    table = [line.split() for line in retarget("experiment", "list").stdout.splitlines()]
+    assert table[0] == ["NAME", "JOBS", "RUNS", "LAST"]
+    assert table[1][:3] == ["trial", "2", "2"]
+    listed = json.loads(retarget("experiment", "list", "--json").stdout)
+    assert [row["name"] for row in listed] == ["trial", "Default"]
+    assert retarget("experiment", "list", "--csv").stdout.startswith("id,name,stage,jobs,runs,")
+    shown = retarget("experiment", "show", "trial")
+    rows = [line.split() for line in shown.stdout.splitlines()]
+    assert rows[-2][0] == "two"
+    assert rows[-1][0] == "one"
+    assert rows[-1][-2:] == ["acc=0.5", "lr=0.1"]
+    few = retarget("experiment", "show", "trial", "--limit", "1")
+    assert "1 newest of 2 runs" in few.stderr
+    runs = list(
+        csv.DictReader(io.StringIO(retarget("experiment", "show", "trial", "--csv").stdout))
+    )
+    assert [(run["job"], run["metrics.acc"], run["params.lr"]) for run in runs] == [
+        ("two", "0.75", ""),
+        ("one", "0.5", "0.1"),
+    ]
+    told = json.loads(retarget("experiment", "show", "trial", "--json").stdout)
+    assert told["newest"][0]["metrics"]["acc"]["value"] == 0.75
+    wrong = retarget("experiment", "show", "trail")
+    assert wrong.stderr == "error: no experiment named 'trail'; did you mean 'trial'?\n"
+
+
+def test_a_model_from_its_job_to_its_end(
+    retarget: Cli, ran: Callable[..., Job], tmp_path: Path
+) -> None:
+    job = ran("night", {"acc": [0.5]})
+    assert "model register" in retarget("model", "list").stderr
+    made = ("register", "iris", "--job", "night", "--path", "outputs/model.pkl")
+    assert retarget("model", *made, "--tag", "a=b").stdout == "iris:1\n"
+    assert retarget("model", *made, "--description", "better").stdout == "iris:2\n"
+    assert retarget("model", "alias", "iris", "champion", "1").returncode == 0
+    listed = retarget("model", "list").stdout.splitlines()[1].split()
+    assert (listed[:3], listed[-1]) == (["iris", "2", "champion=1"], "better")
+    shown = retarget("model", "show", "iris").stdout.splitlines()
+    assert [line.split()[0] for line in shown[-2:]] == ["2", "1"]
+    lineage = retarget("model", "show", "iris", "1").stdout
+    for part in ("a=b", "night", job.id, str(job.to_json()["snapshot"]), "acc=0.5", "model.pkl"):
+        assert part in lineage
+    assert "version  1\n" in re.sub(" +", "  ", retarget("model", "show", "iris@champion").stdout)
+    assert json.loads(retarget("model", "show", "iris:2", "--json").stdout)["version"] == 2
+    done = retarget("model", "download", "iris@champion", "-o", tmp_path / "got")
+    assert done.stdout == f"{tmp_path}/got/model.pkl\n"
+    assert (tmp_path / "got/model.pkl").read_text() == "weights"
+    assert retarget("model", "alias", "iris", "champion", "--remove").returncode == 0
+    assert retarget("model", "delete", "iris:2", "--yes").returncode == 0
+    assert "'iris' has no version '2'; it has 1\n" in retarget("model", "show", "iris:2").stderr
+    assert retarget("model", "delete", "iris").returncode == 0
+    assert json.loads(retarget("model", "list", "--json").stdout) == []
+
+
+def test_what_is_wrong_about_a_model_is_one_sentence(
+    retarget: Cli, ran: Callable[..., Job]
+) -> None:
+    ran("night")
+    retarget("model", "register", "iris", "--job", "night", "--path", "outputs/model.pkl")
+    for code, args, sentence in (
+        (1, ("show", "irs"), "no model named 'irs'; did you mean 'iris'?"),
+        (1, ("show", "else"), "`retarget model list` shows them"),
+        (1, ("download", "iris@best"), "'iris' has no version 'best'; it has 1"),
+        (2, ("show", "iris:1", "1"), "twice"),
+        (2, ("delete", "iris:"), "NAME:3 or NAME@ALIAS"),
+        (2, ("alias", "iris", "champion"), "--remove"),
+        (1, ("register", "iris", "--job", "night", "--path", "outputs/x"), "outputs/model.pkl"),
+        (2, ("register", "i", "--job", "night", "--path", "outputs", "--tag", "x"), "K=V"),
+    ):
+        done = retarget("model", *args)
+        assert (done.returncode, done.stdout) == (code, "")
+        assert sentence in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_removing_a_model_asks_on_a_terminal(retarget: Cli, ran: Callable[..., Job]) -> None:
+    ran("night")
+    retarget("model", "register", "iris", "--job", "night", "--path", "outputs")
+    code, shown = in_terminal("model", "delete", "iris", answer=b"n\n")
+    assert (code, "Remove iris with 1 version and the files?" in shown) == (1, True)
+    assert len(json.loads(retarget("model", "list", "--json").stdout)) == 1
+    assert in_terminal("model", "delete", "iris", answer=b"y\n")[0] == 0
+    assert json.loads(retarget("model", "list", "--json").stdout) == []
+
+
+def test_nothing_that_was_logged_steers_the_terminal(
+    retarget: Cli, ran: Callable[..., Job]
+) -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J\x9b1m\x7f"
+    job = ran("night", {"acc": [1.0]}, {"evil": evil, "more": "é"})
+    ran("other", {}, {"evil": "x"})
+    job.register_model("iris", "outputs", description=evil, tags={"evil": evil})
+    connection = Workspace()._connection  # pyright: ignore[reportPrivateUsage]
+    connection.post("/api/2.0/mlflow/experiments/create", {"name": f"e{evil}"})
+    for args in (
+        ("job", "show", "night"),
+        ("job", "show", "night", "--json"),
+        ("job", "compare", "night", "other"),
+        ("job", "compare", "night", "other", "--csv"),
+        ("experiment", "list"),
+        ("experiment", "show", "Default"),
+        ("experiment", "show", "Default", "--csv"),
+        ("experiment", "show", f"e{evil}"),
+        ("experiment", "show", evil),
+        ("model", "list"),
+        ("model", "show", "iris"),
+        ("model", "show", "iris", "1"),
+        ("model", "show", "iris", evil),
+    ):
+        _, shown = in_terminal(*args)
+        ours = re.sub(r"\x1b\[[\d;]*m", "", shown).replace("\r", "")
+        assert STEERING.findall(ours) == [], args
+        assert "x1b" in ours or "u001b" in ours or args[-1] in ("iris", "1"), args
+    told = json.loads(retarget("job", "show", "night", "--json").stdout)
+    assert told["params"]["evil"] == evil
+    plain = retarget("job", "show", "night", env={"PYTHONIOENCODING": "ascii"})
+    assert "more=\\xe9" in plain.stdout
+
+
+def test_names_are_completed(retarget: Cli, ran: Callable[..., Job]) -> None:
+    ran("night", {"loss": [1.0], "acc": [1.0]}, experiment="trial")
+    retarget("model", "register", "iris", "--job", "night", "--path", "outputs")
+    for words, found in (
+        ("experiment show tr", ["trial"]),
+        ("model show i", ["iris"]),
+        ("job metrics n", ["night"]),
+        ("job metrics night l", ["loss"]),
+        ("job compare n", ["night"]),
+    ):
+        asked = f"retarget {words}"
+        env = {"_RETARGET_COMPLETE": "complete_bash", "COMP_WORDS": asked}
+        env["COMP_CWORD"] = str(len(asked.split()) - 1)
+        assert retarget(env=env).stdout.split() == found, words

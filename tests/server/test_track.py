@@ -1,0 +1,178 @@
+"""What scripts log with `retarget.track`, from the call to the answers of the server."""
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retarget.control.track import read
+from retarget.core.tokens import attempt_token
+from tests.server.conftest import Api
+
+
+class Door:
+    """The door of a running job's attempt."""
+
+    def __init__(self, api: Api, key: str) -> None:
+        self._api = api
+        self._key = key
+        self._token = attempt_token((api.home / "secret").read_text().encode(), key)
+
+    def put(self, content: bytes, offset: int = 0, name: str = "9-test.jsonl") -> Any:
+        path = f"/api/attempts/{self._key}/track/{name}"
+        return self._api.ask("PUT", path, content, token=self._token, offset=offset)
+
+    def send(self, path: str, content: bytes) -> Any:
+        """Send a file as a runner does."""
+        header = json.dumps({"path": path, "size": len(content)}).encode()
+        body = len(header).to_bytes(4, "big") + header + content
+        return self._api.ask(
+            "POST", f"/api/attempts/{self._key}/outputs", body, token=self._token
+        ).json
+
+
+@pytest.fixture
+def job(api: Api) -> dict[str, Any]:
+    view = api.submit("sleep", "60", cpus=0.1)
+    return api.wait(view["name"], "running")
+
+
+@pytest.fixture
+def door(api: Api, job: dict[str, Any]) -> Door:
+    folders = (api.home / "targets/local/launches").iterdir()
+    told = [json.loads((folder / "launch.json").read_text())["launch"] for folder in folders]
+    return Door(api, next(launch["key"] for launch in told if launch["job"] == job["id"]))
+
+
+def run_of(api: Api, job: dict[str, Any]) -> dict[str, Any]:
+    return api.ask("GET", "/api/2.0/mlflow/runs/get", run_id=job["id"]).json["run"]
+
+
+def history(api: Api, job: dict[str, Any], key: str) -> list[tuple[int, Any]]:
+    query = {"run_id": job["id"], "metric_key": key}
+    answer = api.ask("GET", "/api/2.0/mlflow/metrics/get-history", **query).json
+    return [(int(each.get("step", 0)), each["value"]) for each in answer.get("metrics", [])]
+
+
+def lines(*told: Any) -> bytes:
+    return b"".join(json.dumps(each).encode() + b"\n" for each in told)
+
+
+def test_a_job_that_logs_has_it_all_in_its_run(api: Api) -> None:
+    code = (
+        "from retarget import track\n"
+        "for step in range(50): track.log(loss=1 / (step + 1), step=step)\n"
+        "track.log(bad=float('nan')); track.param(lr=0.1); track.tag(stage='dev')\n"
+        "track.table('eval', [{'a': 1}]); open('m', 'w').write('model'); track.artifact('m')"
+    )
+    job = api.wait(api.submit("python", "-c", code)["name"])
+    assert job["state"] == "succeeded"
+    run = run_of(api, job)
+    assert history(api, job, "loss") == [(step, 1 / (step + 1)) for step in range(50)]
+    assert math.isnan(float(history(api, job, "bad")[0][1]))
+    assert run["data"]["params"] == [{"key": "lr", "value": "0.1"}]
+    tags = {tag["key"]: tag["value"] for tag in run["data"]["tags"]}
+    assert tags["stage"] == "dev"
+    assert json.loads(tags["mlflow.loggedArtifacts"]) == [{"path": "eval.json", "type": "table"}]
+    listed = api.ask("GET", "/api/2.0/mlflow/artifacts/list", run_id=job["id"]).json["files"]
+    assert [(file["path"], int(file["file_size"])) for file in listed if not file["is_dir"]] == [
+        ("eval.json", 33),
+        ("m", 5),
+    ]
+
+
+def test_points_are_there_while_the_script_runs(api: Api, tmp_path: Path) -> None:
+    code = "from retarget import track; import time; track.log(loss=0.5, step=1); time.sleep(60)"
+    job = api.submit("python", "-c", code, cpus=0.1)
+    deadline = time.monotonic() + 20
+    while history(api, job, "loss") != [(1, 0.5)]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert api.job(job["name"])["state"] == "running"
+
+
+def test_lines_are_taken_in_once_whatever_is_sent_again(
+    api: Api, door: Door, job: dict[str, Any]
+) -> None:
+    content = lines(*({"m": {"a": n}, "s": n, "t": 1000 + n} for n in range(10)))
+    cut = content.index(b"\n", 100) + 1
+    assert door.put(content[:cut]).json == {"size": cut, "refused": []}
+    assert door.put(content[: cut // 2]).json["size"] == cut
+    assert door.put(content[cut + 5 :], offset=cut + 5).json["size"] == cut, "a gap"
+    assert door.put(content + b'{"m": {"a"').json["size"] == len(content), "a torn line"
+    assert door.put(content).json["size"] == len(content)
+    assert history(api, job, "a") == [(n, float(n)) for n in range(10)]
+
+
+def test_what_cannot_be_kept_is_told_and_holds_up_nothing_else(
+    api: Api, door: Door, job: dict[str, Any]
+) -> None:
+    good = {"m": {"a": 1}, "s": 1, "t": 1}
+    content = lines(
+        {"m": {"b*": 1}, "s": 1, "t": 1}, {"new": 1}, {"m": {"a": None}, "s": 1, "t": 1}
+    )
+    content += b"\xff\xfe no JSON\n[]\n3\n" + lines({"m": {"a": 1}, "s": 2**70, "t": 1}, good)
+    answer = door.put(content).json
+    assert answer["size"] == len(content)
+    told = " ".join(answer["refused"])
+    assert "b*" in told
+    assert "a newer version" in told
+    assert told.count("no JSON") == 1
+    assert history(api, job, "a") == [(1, 1.0)]
+
+
+def test_text_that_no_database_takes_is_mended(api: Api, door: Door, job: dict[str, Any]) -> None:
+    door.put(lines({"p": {"odd": "a\0b"}}, {"g": {"tag": "\udcff"}}, {"p": {"long": "x" * 9000}}))
+    params = {each["key"]: each["value"] for each in run_of(api, job)["data"]["params"]}
+    assert "\0" not in params["odd"]
+    assert len(params["long"]) == 6000
+
+
+def test_only_its_own_runner_gets_in_and_only_with_a_plain_name(api: Api, door: Door) -> None:
+    assert door.put(b"", name="..%2Fup").status in (404, 422)
+    assert door.put(b"", name="a" * 101).status == 422
+    assert api.ask("PUT", "/api/attempts/x/track/a.jsonl", b"", offset=0).status == 401
+
+
+def test_an_artifact_in_the_place_of_a_folder_is_refused_and_holds_up_nothing(
+    door: Door, api: Api, job: dict[str, Any]
+) -> None:
+    assert door.send("artifacts/a/b", b"x") == {"kept": 1, "refused": []}
+    answer = door.send("artifacts/a", b"y")
+    assert answer["kept"] == 0
+    assert "it is a folder" in answer["refused"][0]
+    assert door.send("artifacts/c", b"z")["kept"] == 1
+
+
+def test_artifacts_that_go_elsewhere_are_outputs_here(api: Api) -> None:
+    location = "s3://bucket/elsewhere"
+    made = {"name": "elsewhere", "artifact_location": location}
+    assert api.ask("POST", "/api/2.0/mlflow/experiments/create", made).status == 200
+    code = "from retarget import track; track.table('t', {'a': [1]})"
+    job = api.submit("python", "-c", code, experiment="elsewhere")
+    assert api.wait(job["name"])["state"] == "succeeded"
+    outputs = api.ask("GET", f"/api/jobs/{job['name']}/outputs").json
+    assert [output["path"] for output in outputs] == ["artifacts/t.json"]
+
+
+def test_the_reason_of_a_refusal_is_in_the_log_of_the_job(api: Api) -> None:
+    code = "from retarget import track; track.param(lr=1); track.param(lr=2)"
+    job = api.wait(api.submit("python", "-c", code)["name"])
+    said = api.ask("GET", f"/api/jobs/{job['name']}/logs", stream="prepare").content.decode()
+    assert said.count("retarget: track: param 'lr' stays '1'; the later '2' is left out") == 1
+
+
+def test_runs_a_script_makes_go_to_the_experiment_of_its_job(api: Api) -> None:
+    code = "import os; print(os.environ['MLFLOW_EXPERIMENT_ID'], os.environ['MLFLOW_RUN_ID'])"
+    job = api.wait(api.submit("python", "-c", code, experiment="mine")["name"])
+    said = api.ask("GET", f"/api/jobs/{job['name']}/logs").content.decode().split()
+    assert said == [run_of(api, job)["info"]["experiment_id"], job["id"]]
+
+
+def test_reading_many_lines_keeps_their_order() -> None:
+    content = lines({"p": {"a": "1"}}, {"g": {"t": "x"}}, {"p": {"a": "2"}}, {"g": {"t": "y"}})
+    logged, refused = read(content)
+    assert (logged.params, logged.tags, refused) == ([("a", "1"), ("a", "2")], {"t": "y"}, [])

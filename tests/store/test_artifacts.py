@@ -1,0 +1,321 @@
+"""Artifacts in SQL: a tree of files, kept as rows; what jobs left shows in it."""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine, delete, text
+
+from retarget.core.errors import Invalid, NotFound
+from retarget.core.jobs import Job, JobSpec, Output
+from retarget.core.models import LoggedModel, ModelVersion
+from retarget.core.states import JobState
+from retarget.core.tracking import Run, RunStatus, artifact_path
+from retarget.store import artifacts as module
+from retarget.store.artifacts import Artifact, Artifacts, Entry
+from retarget.store.engine import migrate, open_engine, writing
+from retarget.store.jobs import Jobs
+from retarget.store.logged_models import LoggedModels
+from retarget.store.models import Models
+from retarget.store.outputs import Outputs
+from retarget.store.runs import Runs
+from retarget.store.schema import artifacts as table
+
+
+@pytest.fixture
+def tree(engine: Engine) -> Artifacts:
+    return Artifacts(engine)
+
+
+def _put(tree: Artifacts, *paths: str) -> None:
+    tree.put_all(Artifact(path, len(path), f"digest of {path}") for path in paths)
+
+
+def _names(tree: Artifacts, folder: str) -> list[str]:
+    return [entry.name + "/" * entry.is_dir for entry in tree.list(folder)]
+
+
+def _paths(tree: Artifacts, folder: str = "") -> list[str]:
+    return [file.path for file in tree.walk(folder)]
+
+
+def test_a_folder_lists_its_own_level_by_name(tree: Artifacts) -> None:
+    _put(tree, "1/r/b.txt", "1/r/a/x", "1/r/a/y/z", "1/r/a-b", "1/r/a0", "1/q/other")
+    assert tree.list("1/r") == [
+        Entry("a", True),
+        Entry("a-b", False, 7),
+        Entry("a0", False, 6),
+        Entry("b.txt", False, 9),
+    ]
+    assert _names(tree, "") == ["1/"]
+    assert _names(tree, "1/r/a") == ["x", "y/"]
+    assert tree.list("1/r/a0") == tree.list("1/none") == tree.list("1/") == []
+
+
+def test_a_file_is_found_a_folder_is_not_one(tree: Artifacts) -> None:
+    tree.put("1/r/model", 5_000_000_000, "d")
+    assert tree.find("1/r/model") == Artifact("1/r/model", 5_000_000_000, "d")
+    with pytest.raises(NotFound, match="No such artifact: '1/r/none'"):
+        tree.find("1/r/none")
+    with pytest.raises(Invalid, match="refers to a directory, not a file: '1/r'"):
+        tree.find("1/r")
+
+
+def test_a_file_written_again_replaces_the_first(tree: Artifacts) -> None:
+    tree.put("a", 1, "d")
+    tree.put("a", 2, "e")
+    assert tree.walk("") == [Artifact("a", 2, "e")]
+    assert tree.digests() == {"e"}
+
+
+def test_a_path_is_a_file_or_a_folder(tree: Artifacts) -> None:
+    _put(tree, "1/r/a", "1/r/b/c")
+    with pytest.raises(Invalid, match="'1/r/a' is a file"):
+        tree.put("1/r/a/x/y", 1, "d")
+    with pytest.raises(Invalid, match="it is a folder"):
+        tree.put("1/r/b", 1, "d")
+    with pytest.raises(Invalid, match="is a file"):
+        _put(tree, "2/new", "1/r/a/x")
+    assert _paths(tree) == ["1/r/a", "1/r/b/c"]
+
+
+STRANGE = ("a", "a%", "a_", "a%/x", "a_/x", "ab/x", "A/x", "a/x", "a/é ü", "a/ß", "a/日本", "a//")
+
+
+def test_names_with_signs_of_sql_are_only_names(tree: Artifacts) -> None:
+    _put(tree, *(f"f%_/{name}/end" for name in STRANGE), "fx_/no", "f%x/no", "F%_/no")
+    assert len(tree.walk("f%_")) == len(STRANGE)
+    assert _paths(tree, "f%_/a_") == ["f%_/a_/end", "f%_/a_/x/end"]
+    tree.remove("f%_/a_")
+    tree.remove("f%_/a%/x")
+    assert len(tree.walk("f%_")) == len(STRANGE) - 3
+    tree.remove("f%_")
+    assert _paths(tree) == ["F%_/no", "f%x/no", "fx_/no"]
+
+
+def test_a_removed_folder_takes_only_what_is_in_it(tree: Artifacts) -> None:
+    _put(tree, "r/a/1", "r/a/b/2", "r/a.txt", "r/a0", "r/ab/3", "ra/4")
+    tree.remove("r/a")
+    tree.remove("r/none")
+    assert _paths(tree) == ["r/a.txt", "r/a0", "r/ab/3", "ra/4"]
+    tree.remove("r/a0")
+    assert _paths(tree, "r") == ["r/a.txt", "r/ab/3"]
+
+
+def test_a_copy_shares_the_bytes(tree: Artifacts) -> None:
+    _put(tree, "r/m/a", "r/m/b/c", "r/mm/x")
+    tree.copy("r/m", "registry/1")
+    tree.copy("r/mm/x", "registry/2/x")
+    tree.remove("r")
+    assert _paths(tree) == ["registry/1/a", "registry/1/b/c", "registry/2/x"]
+    assert tree.find("registry/1/b/c").digest == "digest of r/m/b/c"
+
+
+def test_deep_folders_are_passed_over(tree: Artifacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BATCH", 3)
+    _put(tree, *(f"r/{name}/{file}" for name in "abc" for file in range(10)))
+    _put(tree, *(f"r/f{number}" for number in range(7)))
+    assert _names(tree, "r") == ["a/", "b/", "c/", *(f"f{number}" for number in range(7))]
+
+
+NAMES = st.text(st.sampled_from("aA0-/.%_é日 "), min_size=1, max_size=5)
+
+
+@given(st.sets(NAMES, max_size=12), NAMES)
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_the_tree_is_what_its_paths_say(tree: Artifacts, names: set[str], folder: str) -> None:
+    with writing(tree.engine) as db:
+        db.execute(delete(table))
+    kept: list[str] = []
+    for name in names:
+        try:
+            tree.put(name, 1, "d")
+        except Invalid:
+            clash = any(f"{name}/".startswith(f"{k}/") or k.startswith(f"{name}/") for k in kept)
+            assert clash
+        else:
+            kept.append(name)
+    inside = sorted(name for name in kept if name.startswith(f"{folder}/"))
+    level = {name[len(folder) + 1 :].partition("/")[0] for name in inside}
+    assert [entry.name for entry in tree.list(folder)] == sorted(level)
+    assert [path for path in _paths(tree, folder) if path != folder] == inside
+    tree.remove(folder)
+    assert _paths(tree) == sorted(set(kept) - set(inside) - {folder})
+
+
+@pytest.fixture
+def foreign(cluster: Any) -> Iterator[Engine]:
+    """A PostgreSQL whose own order of text is not that of bytes, as most have."""
+    name = f"foreign_{os.getpid()}"
+    order = "LOCALE_PROVIDER icu ICU_LOCALE 'en-US' TEMPLATE template0"
+    with cluster.admin.connect() as db:
+        db.execute(text(f"CREATE DATABASE {name} {order}"))
+    foreign = open_engine(cluster.url(name))
+    migrate(foreign)
+    yield foreign
+    foreign.dispose()
+    cluster.drop(name)
+
+
+LETTERS = ("a/x", "A/x", "a-b/x", "a b/x", "ab/x", "a.b", "á/x", "B")
+LEVEL = ["A/", "B", "a/", "a b/", "a-b/", "a.b", "ab/", "á/"]
+
+
+def test_folders_are_right_whatever_a_database_thinks_of_letters(foreign: Engine) -> None:
+    tree = Artifacts(foreign)
+    with foreign.connect() as db:
+        assert db.scalar(text("SELECT 'a' < 'B'")), "this database sorts by bytes"
+    _put(tree, "r-/x", *(f"r/{path}" for path in LETTERS))
+    assert _paths(tree, "r/a") == ["r/a/x"]
+    assert _names(tree, "r") == LEVEL
+    tree.remove("r/a")
+    assert len(_paths(tree, "r")) == len(LETTERS) - 1
+    with foreign.connect() as db:
+        db.execute(text("SET enable_seqscan = off"))
+        query = "EXPLAIN SELECT * FROM artifacts WHERE path >= 'r/' AND path < 'r0'"
+        plan = "\n".join(db.scalars(text(query)))
+    assert "pk_artifacts" in plan, plan
+
+
+def test_so_are_the_folders_of_what_jobs_left(foreign: Engine) -> None:
+    tree = Artifacts(foreign)
+    spec = JobSpec.model_validate({"command": ["true"]})
+    known: dict[str, Any] = {"id": "j1", "name": "j", "state": JobState.QUEUED, "reason": ""}
+    Jobs(foreign).add(Job(**known, version=0, spec=spec, created=1.0, changed=1.0))
+    for path in LETTERS:
+        Outputs(foreign).put("j1", 0, Output(path=f"outputs/{path}", size=1, digest="d"))
+    folder = artifact_path(Runs(foreign).get("j1").location)
+    assert _names(tree, f"{folder}/outputs") == LEVEL
+    assert _paths(tree, f"{folder}/outputs/a") == [f"{folder}/outputs/a/x"]
+
+
+@pytest.fixture
+def left(
+    jobs: Jobs, outputs: Outputs, add: Callable[..., Job], place: Callable[[Job], Job]
+) -> tuple[Job, str]:
+    """A job on its first attempt that left files, and its run's folder."""
+    job = place(add())
+    for path in ("outputs/model/weights", "outputs/log.txt", "logs/out"):
+        outputs.put(job.id, 1, Output(path=path, size=3, digest=f"digest of {path}"))
+    outputs.put(job.id, 2, Output(path="outputs/later", size=3, digest="e"))
+    return job, artifact_path(Runs(jobs.engine).get(job.id).location) or ""
+
+
+def test_a_jobs_own_run_shows_what_the_job_left(tree: Artifacts, left: tuple[Job, str]) -> None:
+    _, folder = left
+    _put(tree, f"{folder}/plot.png", f"{folder}/outputs/extra")
+    assert _names(tree, folder) == ["logs/", "outputs/", "plot.png"]
+    assert _names(tree, f"{folder}/outputs") == ["extra", "log.txt", "model/"]
+    assert tree.find(f"{folder}/outputs/log.txt").digest == "digest of outputs/log.txt"
+    assert len(tree.walk(folder)) == 5
+    assert _paths(tree, f"{folder}/outputs/model") == [f"{folder}/outputs/model/weights"]
+    with pytest.raises(Invalid, match="directory"):
+        tree.find(f"{folder}/outputs/model")
+    with pytest.raises(NotFound):
+        tree.find(f"{folder}/outputs/later")
+
+
+def test_an_artifact_wins_over_an_output_at_its_path(
+    tree: Artifacts, left: tuple[Job, str]
+) -> None:
+    _, folder = left
+    path = f"{folder}/outputs/log.txt"
+    tree.put(path, 9, "mine")
+    assert tree.find(path) == Artifact(path, 9, "mine")
+    assert Entry("log.txt", False, 9) in tree.list(f"{folder}/outputs")
+    tree.remove(path)
+    assert tree.find(path).size == 3
+
+
+def test_what_a_job_left_is_not_removed_as_an_artifact(
+    tree: Artifacts, left: tuple[Job, str]
+) -> None:
+    job, folder = left
+    _put(tree, f"{folder}/plot.png")
+    for path in (f"{folder}/outputs/log.txt", f"{folder}/outputs"):
+        with pytest.raises(Invalid, match=job.id):
+            tree.remove(path)
+    tree.remove(folder)
+    assert _names(tree, folder) == ["logs/", "outputs/"]
+
+
+def test_outputs_are_copied_with_the_artifacts(tree: Artifacts, left: tuple[Job, str]) -> None:
+    _, folder = left
+    tree.copy(f"{folder}/outputs", "registry/1")
+    assert _paths(tree, "registry") == ["registry/1/log.txt", "registry/1/model/weights"]
+
+
+def test_a_job_owns_the_folders_of_what_it_made(
+    tree: Artifacts, left: tuple[Job, str], add: Callable[..., Job]
+) -> None:
+    job, folder = left
+    other = add()
+    _make_run(tree, "child", job.id, "mlflow-artifacts:/deep/er/child/artifacts")
+    _make_model(tree, "m-1", job.id, "mlflow-artifacts://host:5000/0/models/m-1/artifacts/")
+    for mine in (folder, f"{folder}/a/b", "deep/er/child/artifacts", "0/models/m-1/artifacts/x"):
+        assert tree.are_of(mine, job.id), mine
+        assert not tree.are_of(mine, other.id), mine
+    above = folder.rpartition("/")[0]
+    for alien in ("", above, f"{folder}x", "deep/er/child", f"x/{folder}", f"0/{other.id}"):
+        assert not tree.are_of(alien, job.id), alien
+
+
+def test_the_artifacts_of_a_job_go_with_it(
+    tree: Artifacts, jobs: Jobs, left: tuple[Job, str]
+) -> None:
+    job, folder = left
+    _make_model(tree, "m-1", job.id, "mlflow-artifacts:/0/models/m-1/artifacts")
+    _make_model(tree, "m-2", None, "mlflow-artifacts:/0/models/m-2/artifacts")
+    _put(tree, f"{folder}/a", "0/models/m-1/artifacts/a", "0/models/m-2/artifacts/a", "0/other")
+    tree.remove_of(job.id)
+    with writing(jobs.engine) as db:
+        db.execute(text("DELETE FROM jobs"))
+    assert _paths(tree) == ["0/models/m-2/artifacts/a", "0/other"]
+
+
+def test_the_files_of_registered_models_stay(
+    tree: Artifacts, jobs: Jobs, left: tuple[Job, str]
+) -> None:
+    job, folder = left
+    model = "0/models/m-1/artifacts"
+    _make_model(tree, "m-1", job.id, f"mlflow-artifacts:/{model}")
+    _put(tree, f"{folder}/net/w", f"{folder}/net2", f"{folder}/net.txt", f"{model}/MLmodel")
+    for location in (f"{folder}/net", f"{folder}/outputs/model", model):
+        _register(tree, f"mlflow-artifacts:/{location}")
+    kept = [f"{model}/MLmodel", f"{folder}/net/w", f"{folder}/outputs/model/weights"]
+    tree.remove_of(job.id)
+    with writing(jobs.engine) as db:
+        db.execute(text("DELETE FROM jobs"))
+    assert _paths(tree) == sorted(kept)
+    assert tree.find(kept[2]).digest == "digest of outputs/model/weights"
+
+
+def _make_run(tree: Artifacts, run_id: str, job_id: str | None, location: str) -> None:
+    known = {"name": "n", "user": "u", "status": RunStatus.RUNNING, "started": 1}
+    run = {"id": run_id, "experiment_id": "0", "job_id": job_id, "location": location}
+    Runs(tree.engine).create(Run.model_validate(known | run))
+
+
+def _make_model(tree: Artifacts, model_id: str, job_id: str | None, location: str) -> None:
+    model = LoggedModel(
+        id=model_id,
+        experiment_id="0",
+        job_id=job_id,
+        name="m",
+        location=location,
+        created=1,
+        changed=1,
+    )
+    LoggedModels(tree.engine).create(model)
+
+
+def _register(tree: Artifacts, location: str) -> None:
+    draft = ModelVersion(name="m", source=location, location=location, created=1, changed=1)
+    Models(tree.engine).add_version(draft, make=True)
