@@ -12,6 +12,7 @@ from retarget.core import errors
 from retarget.core.states import FINAL, TRANSITIONS, JobState
 from retarget.sdk.environments import Environment
 from retarget.sdk.jobs import Job, Jobs
+from retarget.sdk.models import Model, ModelVersion
 from retarget.sdk.registry import Environments
 from retarget.sdk.submission import Options
 from retarget.sdk.targets import Targets
@@ -78,7 +79,7 @@ def test_every_public_name_of_the_sdk_is_documented() -> None:
     words = set(re.findall(r"\w+", " ".join(quoted(read("docs/reference/sdk.md")))))
     members = {
         name
-        for kind in (Workspace, Job, Jobs, Targets, Environments)
+        for kind in (Workspace, Job, Jobs, Targets, Environments, Model, ModelVersion)
         for name in vars(kind)
         if not name.startswith("_")
     }

@@ -161,6 +161,10 @@ def test_a_model_lists_its_files(api: Api) -> None:
     inner = _ask(api, "GET", where, artifact_directory_path="data").json["files"]
     assert inner == [{"path": "data/weights", "is_dir": False, "file_size": 4}]
     assert _ask(api, "GET", where, artifact_directory_path="../x").status == 400
+    where = f"/{made['model_id']}/artifacts/files"
+    assert _ask(api, "GET", where, artifact_file_path="data/weights").content == b"1234"
+    assert _ask(api, "GET", where, artifact_file_path="none").status == 404
+    assert _ask(api, "GET", where).status == 400
 
 
 def test_a_job_writes_to_its_own_models_and_to_no_other(api: Api, holder: Holder) -> None:

@@ -180,6 +180,29 @@ def test_a_job_follows_its_script_into_the_experiment_it_sets(api: Api) -> None:
     api.wait("mover")
 
 
+def test_a_job_that_has_kept_an_artifact_stays_in_its_experiment(api: Api) -> None:
+    job = Holder(api, "keeper")
+    where = f"/api/2.0/mlflow-artifacts/artifacts/0/{job.id}/artifacts/a.txt"
+    assert api.ask("PUT", where, b"a", token=job.token).status == 200
+    job.post("experiments/create", name="too late")
+    assert job.get("runs/get", run_id=job.id).json["run"]["info"]["experiment_id"] == "0"
+    api.ask("POST", "/api/jobs/keeper/cancel")
+    api.wait("keeper")
+
+
+def test_deleting_a_job_takes_the_runs_it_made_along(api: Api) -> None:
+    job = Holder(api, "parent")
+    child = job.post("runs/create", start_time=1).json["run"]["info"]["run_id"]
+    model = job.post("logged-models", experiment_id="0", name="m", source_run_id=child)
+    model_id = model.json["model"]["info"]["model_id"]
+    api.ask("POST", "/api/jobs/parent/cancel")
+    api.wait("parent")
+    assert api.ask("DELETE", "/api/jobs/parent").status in (200, 204)
+    for run_id in (job.id, child):
+        assert api.ask("GET", "/api/2.0/mlflow/runs/get", run_id=run_id).status == 404
+    assert api.ask("GET", f"/api/2.0/mlflow/logged-models/{model_id}").status == 404
+
+
 def test_looking_at_an_experiment_does_not_move_a_job(api: Api) -> None:
     job = Holder(api, "looker")
     _post(api, "experiments/create", name="elsewhere")

@@ -10,6 +10,7 @@ from sqlalchemy import (
     delete,
     func,
     insert,
+    literal,
     or_,
     select,
     union_all,
@@ -20,11 +21,23 @@ from sqlalchemy.exc import IntegrityError
 from retarget.core.errors import Conflict, NotFound
 from retarget.core.jobs import Attempt, Job, Move
 from retarget.core.states import LIVE, Event, JobState, advance
-from retarget.core.tracking import ACTIVE, LEFT_OPEN, Experiment, Run, RunStatus
+from retarget.core.tracking import ACTIVE, LEFT_OPEN, Experiment, Run, RunStatus, artifact_path
+from retarget.store.artifacts import below
 from retarget.store.engine import reading, writing
 from retarget.store.experiments import ensure_in
 from retarget.store.runs import create_in
-from retarget.store.schema import attempts, history, jobs, metrics, params, runs, targets
+from retarget.store.schema import (
+    artifacts,
+    attempts,
+    history,
+    jobs,
+    logged_models,
+    metrics,
+    model_versions,
+    params,
+    runs,
+    targets,
+)
 
 
 class AttemptChange(TypedDict, total=False):
@@ -188,11 +201,8 @@ class Jobs:
 
     def join(self, job: Job, experiment: Experiment) -> bool:
         """Put a job and its run into an experiment. False if something was logged already."""
-        logged = union_all(
-            *(select(table.c.run_id).where(table.c.run_id == job.id) for table in (params, metrics))
-        )
         with writing(self.engine) as db:
-            if db.execute(logged.limit(1)).first() is not None:
+            if _has_logged(db, job.id):
                 return False
             spec = job.spec.model_copy(update={"experiment": experiment.name})
             moved = job.model_copy(update={"spec": spec, "version": job.version + 1})
@@ -210,7 +220,10 @@ class Jobs:
             raise Conflict(f"job {job.name!r} is {job.state.value}; cancel it first")
         with writing(self.engine) as db:
             db.execute(delete(jobs).where(jobs.c.id == job.id))  # the rest of its rows cascade
-            db.execute(delete(runs).where(runs.c.id == job.id))
+            db.execute(delete(runs).where(or_(runs.c.id == job.id, runs.c.job_id == job.id)))
+            kept = select(model_versions.c.model_id).where(model_versions.c.model_id.is_not(None))
+            mine = (logged_models.c.job_id == job.id) & logged_models.c.id.not_in(kept)
+            db.execute(delete(logged_models).where(mine))
 
     def ended_with_handle(self) -> list[Attempt]:
         """Return the attempts that have ended and left something on their target."""
@@ -273,6 +286,16 @@ def _open_run(db: Connection, job: Job) -> None:
         location=_folder(experiment, job),
     )
     create_in(db, run)
+
+
+def _has_logged(db: Connection, run_id: str) -> bool:
+    """Tell whether a run has anything that its experiment's place is a part of, or a value."""
+    location = db.scalar(select(runs.c.location).where(runs.c.id == run_id)) or ""
+    files = below(artifacts.c.path, artifact_path(location) or run_id)
+    marks = [select(literal(1)).where(table.c.run_id == run_id) for table in (params, metrics)]
+    return (
+        db.execute(union_all(*marks, select(literal(1)).where(files)).limit(1)).first() is not None
+    )
 
 
 def _folder(experiment: Experiment, job: Job) -> str:

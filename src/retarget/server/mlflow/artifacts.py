@@ -97,6 +97,9 @@ def routes(state: State) -> list[BaseRoute]:
         await run_sync(_delete, state, request)
         return answer_json({})
 
+    async def get_of_model(request: Request) -> Response:
+        return await run_sync(_get_of_model, state, request)
+
     async def show_info(_: Request) -> Response:
         return answer_json(_INFO)
 
@@ -105,6 +108,7 @@ def routes(state: State) -> list[BaseRoute]:
         Route(one, get, methods=["GET"]),
         Route(one, put, methods=["PUT"]),
         Route(one, delete, methods=["DELETE"]),
+        Route("/mlflow/logged-models/{model_id}/artifacts/files", get_of_model, methods=["GET"]),
         Route("/mlflow/server-info", show_info, methods=["GET"]),
         *uploads.routes(state),
     ]
@@ -131,6 +135,13 @@ def loose_routes(state: State) -> list[BaseRoute]:
 def _get(state: State, request: Request) -> Response:
     caller_of(state, request)
     return _send(state.parts, _asked(request))
+
+
+def _get_of_model(state: State, request: Request) -> Response:
+    caller_of(state, request)
+    path = clean(_query(request, "artifact_file_path"))
+    model = state.parts.logged_models.get(request.path_params["model_id"])
+    return _send(state.parts, join(ours(model.location), path))
 
 
 def _get_loose(state: State, request: Request, find: Callable[[Parts, Request], str]) -> Response:
