@@ -118,8 +118,8 @@ def test_a_history_is_whole_in_pages_and_at_once(api: Api) -> None:
     paged: list[Any] = []
     token: str | None = ""
     while token is not None:
-        asked = {"run_id": run_id, "metric_key": "m", "max_results": 5000, "page_token": token}
-        page = api.ask("GET", where, **asked).json
+        asked: dict[str, Any] = {"run_id": run_id, "metric_key": "m", "max_results": 5000}
+        page = api.ask("GET", where, page_token=token, **asked).json
         paged += page["metrics"]
         token = page.get("next_page_token")
     assert paged == whole

@@ -171,8 +171,8 @@ class Receiver:
             case "PUT streams":
                 return 200, json.dumps({"size": reports.append(name, offset, body)}).encode()
             case "PUT track":
-                answer: dict[str, Any] = {"size": reports.track_in(name, offset, body), "refused": []}
-                return 200, json.dumps(answer).encode()
+                size = reports.track_in(name, offset, body)
+                return 200, json.dumps({"size": size, "refused": []}).encode()
             case "POST outputs":
                 outputs = _unpack(body)
                 reports.outputs.update(outputs)
