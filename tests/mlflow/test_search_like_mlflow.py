@@ -205,6 +205,7 @@ _queries = st.fixed_dictionaries(
 @given(query=_queries)
 def test_a_search_finds_what_mlflow_finds(both: tuple[Made, Made], query: dict[str, Any]) -> None:
     theirs, ours = (made.search(query) for made in both)
-    if theirs[0] == 500:  # MLflow breaks down over what we refuse
-        theirs = (400, "INVALID_PARAMETER_VALUE")
-    assert ours == theirs
+    if theirs[0] == 500:  # MLflow breaks down over some numbers: there is nothing to be like
+        assert ours[0] in (200, 400)
+    else:
+        assert ours == theirs
