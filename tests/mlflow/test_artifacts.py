@@ -436,3 +436,18 @@ def _await_that(holds: Any) -> None:
     while not holds():
         assert time.monotonic() < deadline, "it did not come to be"
         time.sleep(0.02)
+
+
+def test_a_browser_sends_a_small_file_to_a_run(api: Api, holder: Holder) -> None:
+    run_id = api.job("holder")["id"]
+    where = "/ajax-api/2.0/mlflow/upload-artifact?" + urlencode({"run_uuid": run_id})
+    assert api.ask("POST", f"{where}&path=sent/a.txt", b"sent").status == 200
+    assert query(api, "/get-artifact", run_uuid=run_id, path="sent/a.txt").content == b"sent"
+    for more, content, word in (
+        ("", b"x", "path"),
+        ("&path=../a.txt", b"x", "Invalid path"),
+        ("&path=a.txt", b"", "data"),
+        ("&path=a.txt", bytes((10 << 20) + 1), "too large"),
+    ):
+        said = refused(api.ask("POST", where + more, content), 400, "INVALID_PARAMETER_VALUE")
+        assert word in said

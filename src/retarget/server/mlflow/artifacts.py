@@ -39,6 +39,8 @@ _INFO: dict[str, Any] = {
     "features_enabled": {"gateway": False},
 }
 
+_SMALL = 10 << 20  # bytes of a file that a browser may send
+
 _TEXT = re.compile(
     "txt|log|err|cfg|conf|cnf|cf|ini|properties|prop|hocon|toml|ya?ml|xml|json|js|py3?|csv|tsv|md|"
     "rst|ipynb|MLmodel|mlproject"
@@ -93,6 +95,18 @@ def routes(state: State) -> list[BaseRoute]:
         await run_sync(parts.artifacts.put, path, part.size, digest)
         return answer_json({})
 
+    async def put_small(request: Request) -> Response:
+        path = await run_sync(_writable_small, state, request)
+        with parts.blobs.writing() as part:
+            await fill(part, request.stream())
+            if not part.size:
+                raise Invalid("Request must specify data.")
+            if part.size > _SMALL:
+                raise Invalid("Artifact size is too large. Max size is 10MB.")
+            digest = await run_sync(part.keep)
+        await run_sync(parts.artifacts.put, path, part.size, digest)
+        return answer_json({})
+
     async def delete(request: Request) -> Response:
         await run_sync(_delete, state, request)
         return answer_json({})
@@ -109,6 +123,7 @@ def routes(state: State) -> list[BaseRoute]:
         Route(one, put, methods=["PUT"]),
         Route(one, delete, methods=["DELETE"]),
         Route("/mlflow/logged-models/{model_id}/artifacts/files", get_of_model, methods=["GET"]),
+        Route("/mlflow/upload-artifact", put_small, methods=["POST"]),
         Route("/mlflow/server-info", show_info, methods=["GET"]),
         *uploads.routes(state),
     ]
@@ -156,6 +171,19 @@ def _writable(state: State, request: Request) -> str:
         raise Invalid("Artifact path must include a filename (cannot end with '/').", field="path")
     check_writes(state.parts, caller, path.rpartition("/")[0])
     return path
+
+
+def _writable_small(state: State, request: Request) -> str:
+    """Return the path of a file of a run, which a browser sends as MLflow's pages do."""
+    caller = caller_of(state, request)
+    given = [request.query_params.get(name, "") for name in ("run_uuid", "path")]
+    for name, value in zip(("run_uuid", "path"), given, strict=True):
+        if not value:
+            raise Invalid(f"Request must specify {name}.", field=name)
+    run_id, path = given[0], clean(given[1])
+    folder = ours(state.parts.runs.get(run_id).location)
+    check_writes(state.parts, caller, folder)
+    return join(folder, path)
 
 
 def _delete(state: State, request: Request) -> None:

@@ -110,7 +110,7 @@ def logged_models(ask: Ask) -> dict[str, Any]:
 
 
 def datasets(ask: Ask) -> dict[str, Any]:
-    ids = _experiment_ids(ask)
+    ids = ask.texts("experiment_ids")
     if not ids:
         raise Invalid("SearchDatasets request must specify at least one experiment_id.")
     if len(ids) > _MOST_EXPERIMENTS:
@@ -118,7 +118,7 @@ def datasets(ask: Ask) -> dict[str, Any]:
             f"SearchDatasets request cannot specify more than {_MOST_EXPERIMENTS} experiment_ids. "
             f"Received {len(ids)} experiment_ids."
         )
-    uses = [use._asdict() for use in ask.parts.searches.datasets(ids)]
+    uses = [use._asdict() for use in ask.parts.searches.datasets(_experiment_ids(ask))]
     shown = [{name: value for name, value in use.items() if value is not None} for use in uses]
     return _page("dataset_summaries", shown, None)
 
