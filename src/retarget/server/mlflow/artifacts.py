@@ -82,30 +82,16 @@ TABLE: Table = [
 
 def routes(state: State) -> list[BaseRoute]:
     """Return the routes that carry bytes, and the one that needs no token."""
-    parts = state.parts
 
     async def get(request: Request) -> Response:
         return await run_sync(_get, state, request)
 
     async def put(request: Request) -> Response:
-        path = await run_sync(_writable, state, request)
-        with parts.blobs.writing() as part:
-            await fill(part, request.stream())
-            digest = await run_sync(part.keep)
-        await run_sync(parts.artifacts.put, path, part.size, digest)
-        return answer_json({})
+        return await _take(state.parts, await run_sync(_writable, state, request), request)
 
     async def put_small(request: Request) -> Response:
         path = await run_sync(_writable_small, state, request)
-        with parts.blobs.writing() as part:
-            await fill(part, request.stream())
-            if not part.size:
-                raise Invalid("Request must specify data.")
-            if part.size > _SMALL:
-                raise Invalid("Artifact size is too large. Max size is 10MB.")
-            digest = await run_sync(part.keep)
-        await run_sync(parts.artifacts.put, path, part.size, digest)
-        return answer_json({})
+        return await _take(state.parts, path, request, _check_small)
 
     async def delete(request: Request) -> Response:
         await run_sync(_delete, state, request)
@@ -145,6 +131,25 @@ def loose_routes(state: State) -> list[BaseRoute]:
         route("/get-artifact", _location_of_run),
         route("/model-versions/get-artifact", _location_of_version),
     ]
+
+
+async def _take(
+    parts: Parts, path: str, request: Request, check: Callable[[int], None] | None = None
+) -> Response:
+    with parts.blobs.writing() as part:
+        await fill(part, request.stream())
+        if check is not None:
+            check(part.size)
+        digest = await run_sync(part.keep)
+    await run_sync(parts.artifacts.put, path, part.size, digest)
+    return answer_json({})
+
+
+def _check_small(size: int) -> None:
+    if not size:
+        raise Invalid("Request must specify data.")
+    if size > _SMALL:
+        raise Invalid("Artifact size is too large. Max size is 10MB.")
 
 
 def _get(state: State, request: Request) -> Response:
