@@ -36,10 +36,10 @@ def test_one_comes_back_as_it_was_made(experiments: Experiments) -> None:
 
 
 def test_one_that_is_not_there_is_told(experiments: Experiments) -> None:
-    for wrong in ("77", "99999999999999999999"):
+    for wrong in ("77", "-1", "99999999999999999999", "9" * 5000):
         with pytest.raises(NotFound, match="No Experiment with id="):
             experiments.get(wrong)
-    for wrong in ("x", "-1", "1.5", "²"):
+    for wrong in ("x", "-", "1.5", "²"):
         with pytest.raises(Invalid, match="must be a valid integer"):
             experiments.get(wrong)
     with pytest.raises(NotFound, match="name 'x'"):

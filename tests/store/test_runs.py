@@ -143,6 +143,18 @@ def test_inputs_are_noted_once(runs: Runs) -> None:
     assert runs.get("r2").datasets == (DatasetInput(dataset=dataset),)
 
 
+def test_inputs_are_shown_in_the_order_they_were_logged_in(runs: Runs) -> None:
+    runs.create(_run())
+    names = ["c", "a", "d", "b"]
+    given = [
+        DatasetInput(dataset=Dataset(name=name, digest="d", source_type="local", source="s"))
+        for name in names
+    ]
+    runs.add_inputs("r1", given[:3], [])
+    runs.add_inputs("r1", given, [])
+    assert [each.dataset.name for each in runs.get("r1").datasets] == names
+
+
 def test_many_writers_lose_nothing(
     runs: Runs, other: Engine, metrics: Metrics, race: Callable[..., list[Any]]
 ) -> None:

@@ -92,6 +92,12 @@ class Run(Value):
     models_out: tuple[ModelLink, ...] = ()
 
 
+def address_below(location: str, path: str) -> str:
+    """Return the address of what is below another one; a query stays at its end."""
+    root, mark, query = location.partition("?")
+    return f"{root.rstrip('/')}/{path}{mark}{query}"
+
+
 def artifact_path(location: str) -> str | None:
     """Return the path in our own tree that an address means, or None if it is elsewhere."""
     try:

@@ -90,12 +90,13 @@ class Experiments:
 
 def number(experiment_id: str) -> int:
     """Return an id as SQL has it, or raise Invalid."""
-    if not experiment_id.isdecimal() or not experiment_id.isascii():
+    digits = experiment_id.removeprefix("-")
+    if not digits.isdecimal() or not digits.isascii():
         raise Invalid(
             f"Invalid experiment ID '{experiment_id}'. Experiment ID must be a valid integer.",
             field="experiment_id",
         )
-    if int(experiment_id) > _LARGEST:
+    if len(digits) > len(str(_LARGEST)) or not 0 <= int(experiment_id) <= _LARGEST:
         raise NotFound(f"No Experiment with id={experiment_id} exists")
     return int(experiment_id)
 

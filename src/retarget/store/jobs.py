@@ -21,7 +21,15 @@ from sqlalchemy.exc import IntegrityError
 from retarget.core.errors import Conflict, NotFound
 from retarget.core.jobs import Attempt, Job, Move
 from retarget.core.states import LIVE, Event, JobState, advance
-from retarget.core.tracking import ACTIVE, LEFT_OPEN, Experiment, Run, RunStatus, artifact_path
+from retarget.core.tracking import (
+    ACTIVE,
+    LEFT_OPEN,
+    Experiment,
+    Run,
+    RunStatus,
+    address_below,
+    artifact_path,
+)
 from retarget.store.artifacts import below
 from retarget.store.engine import reading, writing
 from retarget.store.experiments import ensure_in
@@ -299,7 +307,7 @@ def _has_logged(db: Connection, run_id: str) -> bool:
 
 
 def _folder(experiment: Experiment, job: Job) -> str:
-    return f"{experiment.location.rstrip('/')}/{job.id}/artifacts"
+    return address_below(experiment.location, f"{job.id}/artifacts")
 
 
 def _follow(db: Connection, job: Job) -> None:

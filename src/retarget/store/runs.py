@@ -286,11 +286,10 @@ def _add_dataset(db: Connection, run_id: str, experiment_id: int, given: Dataset
     which = (datasets.c.experiment_id == experiment_id) & (datasets.c.name == row["name"])
     found = db.scalars(select(datasets.c.id).where(which, datasets.c.digest == row["digest"])).one()
     edge = {"run_id": run_id, "dataset_id": found}
-    there = select(run_datasets.c.run_id).where(
-        run_datasets.c.run_id == run_id, run_datasets.c.dataset_id == found
-    )
-    if db.execute(there).first() is None:
-        insert_new(db, run_datasets, [edge])
+    of_run = select(run_datasets.c.dataset_id).where(run_datasets.c.run_id == run_id)
+    there = db.scalars(of_run).all()
+    if found not in there:
+        insert_new(db, run_datasets, [edge | {"number": len(there)}])
         words = [edge | {"key": key, "value": value} for key, value in given.tags.items()]
         insert_new(db, run_dataset_tags, words)
 
@@ -350,7 +349,8 @@ def _datasets_of(db: Connection, ids: Sequence[str]) -> dict[str, list[DatasetIn
     edges = select(run_datasets.c.run_id, datasets).join(
         datasets, datasets.c.id == run_datasets.c.dataset_id
     )
-    rows = db.execute(edges.where(run_datasets.c.run_id.in_(ids))).mappings().all()
+    mine = edges.where(run_datasets.c.run_id.in_(ids)).order_by(run_datasets.c.number)
+    rows = db.execute(mine).mappings().all()
     if not rows:
         return {}
     words: dict[tuple[str, str], dict[str, str]] = {}

@@ -296,6 +296,7 @@ run_datasets = Table(
     metadata,
     Column("run_id", Words, _of(runs.c.id), primary_key=True),
     Column("dataset_id", Words, _of(datasets.c.id), primary_key=True),
+    Column("number", Integer, nullable=False),  # they are shown in the order they were logged in
 )
 
 run_dataset_tags = Table(

@@ -7,6 +7,7 @@ from typing import Any
 from retarget.core.errors import Invalid
 from retarget.core.models import LoggedModel, LoggedModelStatus, ModelMetric, check_logged_name
 from retarget.core.names import suggest_name
+from retarget.core.tracking import address_below
 from retarget.server.mlflow.app import Table
 from retarget.server.mlflow.artifacts import listed, ours
 from retarget.server.mlflow.ask import Ask, missing, show_pairs, wrong_type
@@ -29,7 +30,7 @@ def create(ask: Ask) -> dict[str, Any]:
         job_id=ask.caller.job_id,
         name=name or suggest_name(random.Random(), tries=3),
         type=ask.text("model_type"),
-        location=f"{experiment.location.rstrip('/')}/models/{model_id}/artifacts",
+        location=address_below(experiment.location, f"models/{model_id}/artifacts"),
         created=ask.now,
         changed=ask.now,
         params=ask.pairs("params"),

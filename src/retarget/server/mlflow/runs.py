@@ -17,7 +17,15 @@ from retarget.core.limits import (
     invalid,
 )
 from retarget.core.names import suggest_name
-from retarget.core.tracking import Dataset, DatasetInput, Metric, ModelLink, Run, RunStatus
+from retarget.core.tracking import (
+    Dataset,
+    DatasetInput,
+    Metric,
+    ModelLink,
+    Run,
+    RunStatus,
+    address_below,
+)
 from retarget.server.mlflow.app import Table
 from retarget.server.mlflow.ask import Ask, double, missing, whole, wrong_type
 from retarget.server.mlflow.show import show_run, show_run_info
@@ -46,7 +54,7 @@ def create(ask: Ask) -> dict[str, Any]:
         user=ask.text("user_id"),
         status=RunStatus.RUNNING,
         started=ask.whole("start_time", 0),
-        location=f"{experiment.location.rstrip('/')}/{run_id}/artifacts",
+        location=address_below(experiment.location, f"{run_id}/artifacts"),
         tags=tags,
     )
     ask.parts.runs.create(run)

@@ -127,6 +127,7 @@ def _datasets() -> None:
         "run_datasets",
         sa.Column("run_id", sa.String, _of("runs.id"), primary_key=True),
         sa.Column("dataset_id", sa.String, _of("datasets.id"), primary_key=True),
+        sa.Column("number", sa.Integer, nullable=False),
     )
     op.create_table(
         "run_dataset_tags",
