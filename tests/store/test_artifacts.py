@@ -105,15 +105,6 @@ def test_a_removed_folder_takes_only_what_is_in_it(tree: Artifacts) -> None:
     assert _paths(tree, "r") == ["r/a.txt", "r/ab/3"]
 
 
-def test_a_copy_shares_the_bytes(tree: Artifacts) -> None:
-    _put(tree, "r/m/a", "r/m/b/c", "r/mm/x")
-    tree.copy("r/m", "registry/1")
-    tree.copy("r/mm/x", "registry/2/x")
-    tree.remove("r")
-    assert _paths(tree) == ["registry/1/a", "registry/1/b/c", "registry/2/x"]
-    assert tree.find("registry/1/b/c").digest == "digest of r/m/b/c"
-
-
 def test_deep_folders_are_passed_over(tree: Artifacts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BATCH", 3)
     _put(tree, *(f"r/{name}/{file}" for name in "abc" for file in range(10)))
@@ -244,12 +235,6 @@ def test_what_a_job_left_is_not_removed_as_an_artifact(
             tree.remove(path)
     tree.remove(folder)
     assert _names(tree, folder) == ["logs/", "outputs/"]
-
-
-def test_outputs_are_copied_with_the_artifacts(tree: Artifacts, left: tuple[Job, str]) -> None:
-    _, folder = left
-    tree.copy(f"{folder}/outputs", "registry/1")
-    assert _paths(tree, "registry") == ["registry/1/log.txt", "registry/1/model/weights"]
 
 
 def test_a_job_owns_the_folders_of_what_it_made(

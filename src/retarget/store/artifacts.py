@@ -80,12 +80,6 @@ class Artifacts:
                     f"{path!r} is an output of job {left.job_id}, and goes when that job is deleted"
                 )
 
-    def copy(self, source: str, target: str) -> None:
-        """Have all that stands at or below `source` stand at `target` too. No bytes are moved."""
-        with writing(self.engine) as db:
-            files = _walk(db, source)
-            _put(db, (file._replace(path=target + file.path[len(source) :]) for file in files))
-
     def digests(self) -> set[str]:
         """Return every blob that a file of the tree refers to."""
         with reading(self.engine) as db:

@@ -1,7 +1,8 @@
 """Runs MLflow's own tests of its server against ours: `python -m tests.mlflow.upstream.run SOURCE`.
 
 SOURCE is a checkout of MLflow at the version that requirements/upstream.in names. Its tests run
-unchanged, with that version's client; on_retarget.py replaces the servers they start.
+unchanged, with that version's client; on_retarget.py replaces the servers they start. What comes
+out is written to docs/mlflow-tests.md; the reasons are in differences.toml.
 """
 
 import json
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import tomllib
 from collections import Counter
 from fnmatch import fnmatchcase
@@ -26,6 +28,11 @@ FILES = [
 # Tests of the fluent API, which MLflow runs on a store in a file.
 FLUENT = ["tests/tracking/test_tracking.py", "tests/tracking/fluent/test_fluent.py"]
 
+PAGE = ROOT / "docs/mlflow-tests.md"
+REQUIREMENTS = ROOT / "requirements/upstream.in"
+DIFFERENCES = tomllib.loads((HERE / "differences.toml").read_text())["difference"]
+OUTCOMES = {"passed", "skipped", "no server"}
+
 Results = dict[str, dict[str, str]]
 
 
@@ -41,7 +48,10 @@ def main() -> int:
         results = _run(Path(folder), FILES) | _run(
             Path(folder), FLUENT, RETARGET_REPLACES_STORE="1"
         )
-    return _report(results)
+    unexpected = _unexpected(results)
+    _write(results)
+    print(f"written to {PAGE.relative_to(ROOT)}", *unexpected, sep="\n")
+    return 1 if unexpected else 0
 
 
 def _run(folder: Path, files: list[str], **more: str) -> Results:
@@ -62,25 +72,62 @@ def _run(folder: Path, files: list[str], **more: str) -> Results:
     return json.loads(results.read_text())
 
 
-def _report(results: Results) -> int:
-    expected = tomllib.loads((HERE / "differences.toml").read_text())["difference"]
-    unexpected: list[str] = []
-    counts: Counter[str] = Counter()
+def _unexpected(results: Results) -> list[str]:
+    found: list[str] = []
     for name, result in sorted(results.items()):
-        why = next((each["why"] for each in expected if _any(name, each["tests"])), None)
+        why = _why(name)
+        if result["outcome"] == "failed" and why is None:
+            found.append(f"FAILED {name}\n    {result['why']}")
+        if result["outcome"] == "passed" and why is not None:
+            found.append(f"PASSED, though differences.toml names it: {name}")
+    return found
+
+
+def _write(results: Results) -> None:
+    """Write the page of the docs that lists them all."""
+    every: dict[str, dict[str, Counter[str]]] = {}  # file, function, outcomes
+    for name, result in sorted(results.items()):
+        file, _, test = name.partition("::")
         outcome = result["outcome"]
-        if outcome == "failed" and why is None:
-            unexpected.append(f"FAILED {name}\n    {result['why']}")
-        elif outcome == "passed" and why is not None:
-            unexpected.append(f"PASSED, though differences.toml names it: {name}")
-        counts[f"failed, as expected: {why}" if outcome == "failed" and why else outcome] += 1
-    print(*(f"{count:5}  {outcome}" for outcome, count in sorted(counts.items())), sep="\n")
-    print(*unexpected, sep="\n")
-    return 1 if unexpected else 0
+        if outcome == "failed":
+            outcome = _why(name) or "not known"
+        every.setdefault(file, {}).setdefault(test.partition("[")[0], Counter())[outcome] += 1
+    total = Counter(result["outcome"] for result in results.values())
+    version = next(line for line in REQUIREMENTS.read_text().splitlines() if "mlflow==" in line)
+    lines = [
+        "# MLflow's own tests on Retarget's server",
+        "",
+        f"Made by `make mlflow-tests MLFLOW_SOURCE=…` with the tests and client of `{version}`.",
+        "The tests run unchanged; in place of each server that they start, ours is started. The",
+        "number after a name tells how many cases of it there are.",
+        "",
+        f"**{total['passed']} passed, {total['failed']} did not, {total['skipped']} are skipped by "
+        f"MLflow, {total['no server']} ask no server.**",
+    ]
+    for file, tests in every.items():
+        lines += ["", f"## {file}", "", "Pass:", "", _listed(tests, "passed")]
+        reasons = sorted({why for counts in tests.values() for why in counts} - OUTCOMES)
+        for why in reasons:
+            lines += ["", f"Do not pass, because {why}:", "", _listed(tests, why)]
+    PAGE.write_text("\n".join(lines) + "\n")
+
+
+def _listed(tests: dict[str, Counter[str]], outcome: str) -> str:
+    shown = [
+        f"`{test}`" + (f" ({counts[outcome]})" if counts[outcome] > 1 else "")
+        for test, counts in tests.items()
+        if counts[outcome]
+    ]
+    return "\n".join(textwrap.wrap(", ".join(shown), 118, break_long_words=False)) or "none"
+
+
+def _why(name: str) -> str | None:
+    """Return why a test is expected to fail."""
+    return next((each["why"] for each in DIFFERENCES if _any(name, each["tests"])), None)
 
 
 def _any(name: str, patterns: list[str]) -> bool:
-    test = name.rpartition("/")[2]
+    test = name.partition("::")[2]
     return any(fnmatchcase(test, pattern) for pattern in patterns)
 
 
