@@ -9,6 +9,7 @@ from typing import Literal
 
 from fastapi import Depends, FastAPI
 from pydantic import BaseModel
+from starlette.types import ASGIApp
 
 from retarget import __version__, drivers
 from retarget.blobs.folder import Blobs
@@ -22,7 +23,7 @@ from retarget.core.targets import Target
 from retarget.server.auth import owner
 from retarget.server.errors import PROBLEMS, add_handlers
 from retarget.server.mlflow import TABLES
-from retarget.server.mlflow.app import make_mlflow_app
+from retarget.server.mlflow.app import MlflowFirst
 from retarget.server.mlflow.artifacts import loose_routes
 from retarget.server.mlflow.artifacts import routes as artifact_routes
 from retarget.server.routes import (
@@ -73,7 +74,7 @@ def show_health() -> Health:
     return Health()
 
 
-def make_app(settings: Settings, *, stop: Callable[[], None]) -> FastAPI:
+def make_app(settings: Settings, *, stop: Callable[[], None]) -> ASGIApp:
     """Open everything and return the application. `stop` ends the process that serves it."""
     home, signals = settings.home, Signals()
     engine = open_engine(settings.database or f"sqlite:///{home.database}")
@@ -127,15 +128,14 @@ def make_app(settings: Settings, *, stop: Callable[[], None]) -> FastAPI:
         parts=parts, signals=signals, home=home, token=settings.token, url=settings.url, stop=stop
     )
     add_handlers(app)
-    mlflow = make_mlflow_app(app.state.retarget, TABLES, artifact_routes(app.state.retarget))
-    for place in ("/api/2.0", "/api/3.0", "/ajax-api/2.0", "/ajax-api/3.0"):
-        app.mount(place, mlflow)  # first: a script in a loop waits for each of these
+    mlflow = MlflowFirst(app.state.retarget, TABLES, app)
+    mlflow.mount(artifact_routes(app.state.retarget))
     app.add_api_route("/health", show_health, methods=["GET"], tags=["server"])
     for part in (jobs, tracking, models, targets, environments, blobs, server):
         app.include_router(part.router, dependencies=[Depends(owner)], responses=PROBLEMS)
     app.include_router(attempts.router, responses=PROBLEMS)
     app.router.routes.extend(loose_routes(app.state.retarget))
-    return app
+    return mlflow
 
 
 def _connect(target: Target) -> Driver:

@@ -77,7 +77,7 @@ def find_runs(db: Connection, search: Search, scope: Scope, sizes: Sizes = SIZES
     plan = _plan(db, search, scope, sizes)
     if plan.walk:
         return _walk(db, search, scope, plan)
-    query = select(runs.c.id).where(*_within(scope, leading=not plan.led), *plan.where)
+    query = select(runs.c.id).where(*_within(scope, leading=not plan.led), *plan.where())
     ordered = _sorted(query, search.orders, db.dialect)
     return list(db.scalars(ordered.offset(search.offset).limit(search.limit + 1)))
 
@@ -85,39 +85,51 @@ def find_runs(db: Connection, search: Search, scope: Scope, sizes: Sizes = SIZES
 class _Rows(NamedTuple):
     """Rows of another table: a run with one of them is looked for."""
 
+    clause: Clause
     run_id: ColumnElement[str]
     where: tuple[ColumnElement[bool], ...]
+    by_value: bool = False  # SQLite is to probe along the index by key, value and run
 
     def ids(self) -> Select[Any]:
         return select(self.run_id).where(*self.where)
 
-    def probe(self) -> ColumnElement[bool]:
-        mine = self.ids().where(self.run_id == runs.c.id)
-        return mine.correlate(runs).exists()
+    def probe(self, run_id: ColumnElement[str] = runs.c.id) -> ColumnElement[bool]:
+        # a range keeps SQLite off the primary key, from where it would have to look up the value
+        own = self.run_id.between(run_id, run_id) if self.by_value else self.run_id == run_id
+        mine = self.ids().where(own)
+        return mine.correlate(run_id.table).exists()
 
 
 class _Plan(NamedTuple):
-    where: list[ColumnElement[bool]]  # besides the scope
+    """How the rows are asked for: as sets of ids, or for one run after the other."""
+
+    conditions: list[ColumnElement[bool]]  # of the runs themselves, besides the scope
+    probed: list[_Rows]
+    sets: Sequence[_Rows] = ()
     led: bool = False  # SQLite goes through a few ids, and not through the scope
     walk: bool = False  # it goes along the values that are ordered by
+
+    def where(self) -> list[ColumnElement[bool]]:
+        sets = _in([each.ids() for each in self.sets], leading=self.led)
+        return [*sets, *self.conditions, *(each.probe() for each in self.probed)]
 
 
 def _plan(db: Connection, search: Search, scope: Scope, sizes: Sizes) -> _Plan:
     conditions, rows = _read(search.clauses, db.dialect)
     by_value = bool(search.orders) and search.orders[0].kind in _TABLES
-    probing = _Plan([*conditions, *(each.probe() for each in rows)])
+    probing = _Plan(conditions, rows)
     if db.dialect.name != "sqlite" or not (rows or by_value):
         return probing
     within = _count(db, select(runs.c.id).where(*_within(scope)), sizes.many)
     if within <= sizes.few:
         return probing
     counted = [(each, _count(db, each.ids(), sizes.many)) for each in rows]
-    sets = [each.ids() for each, count in counted if count < sizes.many]
-    probes = [each.probe() for each, count in counted if count >= sizes.many]
+    sets = [each for each, count in counted if count < sizes.many]
+    probed = [each for each, count in counted if count >= sizes.many]
     least = min((count for _, count in counted), default=sizes.many)
     led = least <= sizes.few or len(sets) > 1
     walk = by_value and not led and within >= sizes.many and least >= sizes.some
-    return _Plan([*_in(sets, leading=led), *conditions, *probes], led, walk)
+    return _Plan(conditions, probed, sets, led, walk)
 
 
 def _in(sets: Sequence[Select[Any]], *, leading: bool) -> list[ColumnElement[bool]]:
@@ -170,7 +182,9 @@ def _rows(clause: Clause, dialect: Dialect) -> _Rows:
     if clause.kind == Kind.ATTRIBUTE:  # as in MLflow: the name of a run is a tag
         clause = clause._replace(kind=Kind.TAG, key=NAME_TAG)
     table = _TABLES[clause.kind]
-    return _Rows(table.c.run_id, (table.c.key == clause.key, *_values(table, clause, dialect)))
+    holds = (table.c.key == clause.key, *_values(table, clause, dialect))
+    exact = clause.op == "=" and clause.kind != Kind.METRIC
+    return _Rows(clause, table.c.run_id, holds, exact and dialect.name == "sqlite")
 
 
 def _values(table: FromClause, clause: Clause, dialect: Dialect) -> list[ColumnElement[bool]]:
@@ -193,10 +207,11 @@ def _short(table: FromClause) -> ColumnElement[bool]:
 def _dataset(clause: Clause, dialect: Dialect) -> _Rows:
     if clause.key == "context":
         holds = compare(run_dataset_tags.c.value, clause.op, clause.value, dialect)
-        return _Rows(run_dataset_tags.c.run_id, (run_dataset_tags.c.key == CONTEXT_TAG, holds))
+        named = run_dataset_tags.c.key == CONTEXT_TAG
+        return _Rows(clause, run_dataset_tags.c.run_id, (named, holds))
     holds = compare(datasets.c[clause.key], clause.op, clause.value, dialect)
     joined = run_datasets.c.dataset_id == datasets.c.id
-    return _Rows(run_datasets.c.run_id, (joined, holds))
+    return _Rows(clause, run_datasets.c.run_id, (joined, holds))
 
 
 def _sorted(
@@ -240,10 +255,13 @@ def _stretches(
     bounds = [
         clause for clause in search.clauses if clause[:2] == first[:2] and clause.value is not None
     ]
-    query = select(runs.c.id).join(rows, _of_run(rows, first)).where(*plan.where)
+    query = select(runs.c.id).join(rows, _of_run(rows, first)).where(*plan.conditions)
     along = query.where(*_within(scope, leading=False))
     for clause in bounds:
         along = along.where(*_values(rows, clause, dialect))
+    for each in (*plan.sets, *plan.probed):  # asked of a row, before its run is looked up
+        if each.clause not in bounds:
+            along = along.where(each.probe(rows.c.run_id))
     by_value = directed(rows.c.value, dialect, ascending=first.ascending)
     if first.kind == Kind.METRIC:
         yield _sorted(along.where(rows.c.nan == false()), rest, dialect, by_value)
@@ -252,7 +270,7 @@ def _stretches(
         yield _sorted(along, rest, dialect, by_value)
     if not bounds:
         without = ~select(rows.c.run_id).where(_of_run(rows, first)).correlate(runs).exists()
-        others = select(runs.c.id).where(*_within(scope), *plan.where, without)
+        others = select(runs.c.id).where(*_within(scope), *plan.where(), without)
         yield _sorted(others, rest, dialect)
 
 

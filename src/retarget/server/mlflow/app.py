@@ -7,16 +7,18 @@ is in /openapi.json, and every error has MLflow's form.
 import hmac
 import json
 import logging
+from asyncio import get_running_loop
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from anyio.to_thread import run_sync
+from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import BaseRoute, Match, Route, request_response
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retarget import __version__
@@ -41,6 +43,8 @@ _log = logging.getLogger(__name__)
 Answer = Callable[[Ask], dict[str, Any] | Iterator[bytes]]
 Table = list[tuple[str, str, Answer]]  # method, address below /api/2.0, what answers
 
+PLACES = ("/api/2.0", "/api/3.0", "/ajax-api/2.0", "/ajax-api/3.0")
+
 _CODES: dict[type[RetargetError], tuple[int, str]] = {
     Invalid: (400, "INVALID_PARAMETER_VALUE"),
     NotFound: (404, "RESOURCE_DOES_NOT_EXIST"),
@@ -52,6 +56,10 @@ _CODES: dict[type[RetargetError], tuple[int, str]] = {
 }
 
 
+# They take over faster than those of anyio, which can do more.
+_threads = ThreadPoolExecutor(16, thread_name_prefix="mlflow")
+
+
 class NotOffered(RetargetError):
     """A part of MLflow's API that this server does not have."""
 
@@ -61,44 +69,58 @@ class NotOffered(RetargetError):
 _CODES[NotOffered] = (501, "NOT_IMPLEMENTED")
 
 
-def make_mlflow_app(state: State, tables: list[Table], more: list[BaseRoute]) -> Starlette:
-    """Return the application that answers below /api/2.0, /api/3.0 and /ajax-api."""
-    choices = Choices()
-    rows = [row for table in tables for row in table]
-    fixed = {
-        (method, address): request_response(_route(state, choices, answer))
-        for method, address, answer in rows
-        if "{" not in address
-    }
-    others = [
-        Route(address, _route(state, choices, answer), methods=[method])
-        for method, address, answer in rows
-        if "{" in address
-    ]
-    return Starlette(
-        routes=[_Fixed(fixed), *others, *more],
-        exception_handlers={
+class MlflowFirst:
+    """Answers at MLflow's addresses, and leaves all others to the rest of the server.
+
+    A script waits for every metric it logs. So an address without a variable part is found at once
+    and answered right here; those with one go through the usual layers.
+    """
+
+    def __init__(self, state: State, tables: list[Table], others: FastAPI) -> None:
+        choices = Choices()
+        rows = [row for table in tables for row in table]
+        self._others = others
+        self._endpoints = {
+            (method, place + address): _answering(_route(state, choices, answer))
+            for method, address, answer in rows
+            for place in PLACES
+            if "{" not in address
+        }
+        self._routes = [
+            Route(address, _route(state, choices, answer), methods=[method])
+            for method, address, answer in rows
+            if "{" in address
+        ]
+
+    def mount(self, more: list[BaseRoute]) -> None:
+        """Have the rest of the server know the addresses with a variable part, and these."""
+        handlers = {
             RetargetError: on_error,
             HTTPException: _http,
             ClientDisconnect: _left,
             Exception: on_error,
-        },
-    )
+        }
+        app = Starlette(routes=[*self._routes, *more], exception_handlers=handlers)
+        for place in PLACES:
+            self._others.mount(place, app)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = self._endpoints.get((scope.get("method", ""), scope.get("path", "")))
+        await (found or self._others)(scope, receive, send)
 
 
-class _Fixed(BaseRoute):
-    """All addresses without a variable part, found at once instead of one after the other."""
+def _answering(endpoint: Callable[[Request], Awaitable[Response]]) -> ASGIApp:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            response = await endpoint(request)
+        except ClientDisconnect as error:
+            response = await _left(request, error)
+        except Exception as error:  # noqa: BLE001  it is logged, and answered
+            response = await on_error(request, error)
+        await response(scope, receive, send)
 
-    def __init__(self, endpoints: dict[tuple[str, str], ASGIApp]) -> None:
-        self._endpoints = endpoints
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        address = str(scope["path"]).removeprefix(scope.get("root_path", ""))
-        found = self._endpoints.get((scope.get("method", ""), address))
-        return (Match.NONE, {}) if found is None else (Match.FULL, {"endpoint": found})
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await scope["endpoint"](scope, receive, send)
+    return answer
 
 
 def caller_of(state: State, request: Request) -> Caller:
@@ -130,7 +152,9 @@ async def on_error(request: Request, error: Exception) -> Response:
     return answer_json({"error_code": "INTERNAL_ERROR", "message": sentence}, 500)
 
 
-def _route(state: State, choices: Choices, answer: Answer) -> Callable[[Request], Any]:
+def _route(
+    state: State, choices: Choices, answer: Answer
+) -> Callable[[Request], Awaitable[Response]]:
     def answered(request: Request, sent: bytes) -> Response:
         caller = caller_of(state, request)
         body = _read(request, sent)
@@ -140,7 +164,7 @@ def _route(state: State, choices: Choices, answer: Answer) -> Callable[[Request]
 
     async def endpoint(request: Request) -> Response:
         content = b"" if request.method == "GET" else await request.body()
-        return await run_sync(answered, request, content)
+        return await get_running_loop().run_in_executor(_threads, answered, request, content)
 
     return endpoint
 
