@@ -39,6 +39,7 @@ def check() -> dict[str, Any]:
         "model": register(given),
         "predictions": predictions(given),
         "search": search(),
+        "all in one run": show_run(all_in_one()),
     }
 
 
@@ -75,6 +76,21 @@ def log_by_hand() -> str:
     return scrubber.name(run.info.run_id, "run")
 
 
+def all_in_one() -> str:
+    """Autolog, log by hand and register, all in the same run, without a word about requirements."""
+    mlflow.set_experiment(f"{PREFIX}-all")
+    mlflow.sklearn.autolog()
+    with mlflow.start_run(run_name="all", tags={"a": "b"}) as run:
+        LogisticRegression(max_iter=200).fit(X, Y)
+        mlflow.log_params({"x": 1, "y": 2})
+        mlflow.log_metrics({"m": 1.0, "n": 2.0}, step=3)
+        mlflow.log_dict({"a": 1}, "d.json")
+        model = LogisticRegression(max_iter=200).fit(X, Y)
+        mlflow.sklearn.log_model(model, name="m2", registered_model_name=f"{PREFIX}-all")
+    mlflow.sklearn.autolog(disable=True)
+    return scrubber.name(run.info.run_id, "run of all")
+
+
 def _folder() -> str:
     for name in ("one.txt", "deep/er/two.txt"):
         path = Path("folder", name)
@@ -97,7 +113,7 @@ def show_run(run_id: str) -> dict[str, Any]:
         "tags": {k: v for k, v in run.data.tags.items() if k not in NOT_COMPARED},
         "has": sorted(set(run.data.tags) & NOT_COMPARED),
         "datasets": [_dataset(given) for given in run.inputs.dataset_inputs],
-        "models": [_logged_model(model.model_id) for model in outputs],
+        "models": sorted((_logged_model(model.model_id) for model in outputs), key=str),
         "files": files(run_id),
         "location": run.info.artifact_uri.partition(":")[0],
         "ended": run.info.end_time >= run.info.start_time,
@@ -120,7 +136,7 @@ def _logged_model(model_id: str) -> dict[str, Any]:
         "status": str(model.status),
         "type": model.model_type,
         "params": model.params,
-        "metrics": sorted((m.key, m.value, m.dataset_name) for m in model.metrics or []),
+        "metrics": sorted((m.key, m.value, m.dataset_name or "") for m in model.metrics or []),
         "tags": sorted(set(model.tags) - NOT_COMPARED),
         "run": model.source_run_id,
         "files": sorted(

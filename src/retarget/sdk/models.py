@@ -171,5 +171,5 @@ def model_path(name: str) -> str:
 
 def _quoted(name: str, what: str) -> str:
     if not name or "/" in name:
-        raise Invalid(f"{name!r} cannot be the name of {what}")
+        raise Invalid(f"{name!r} cannot be the name of {what}: it is empty, or has a '/'")
     return quote(name, safe="", errors="replace")
