@@ -113,6 +113,7 @@ def test_clients_of_mlflow_find_the_server_and_the_run_of_the_job(workshop: Work
         "MLFLOW_TRACKING_TOKEN": receiver.token,
         "MLFLOW_RUN_ID": "job7",
         "MLFLOW_EXPERIMENT_ID": "5",
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     }
 
 

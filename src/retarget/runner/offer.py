@@ -37,6 +37,7 @@ def _offer_mlflow(contact: dict[str, str], launch: dict[str, Any], env: dict[str
         "MLFLOW_TRACKING_URI": contact["url"],
         "MLFLOW_TRACKING_TOKEN": contact["token"],
         "MLFLOW_RUN_ID": launch["job"],
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # there is no page at that address
     }
     # clients refuse to work with an id and a name that do not go together
     if launch.get("experiment_id") and "MLFLOW_EXPERIMENT_NAME" not in env:
