@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from benchmarks import tracking
 from benchmarks.frame import CONSOLE, Row, line, show, write
 
-SUBJECTS: dict[str, tuple[str, Callable[[], Iterator[Row]]]] = {
-    "tracking": (tracking.PEER, tracking.measure),
+SUBJECTS: dict[str, Callable[[], Iterator[Row]]] = {
+    "tracking": tracking.measure,
 }
 
 
@@ -24,15 +24,14 @@ def main(asked: list[str]) -> int:
 
 
 def _run(subject: str) -> None:
-    peer, measure = SUBJECTS[subject]
     rows: list[Row] = []
     try:
-        for row in measure():
+        for row in SUBJECTS[subject]():
             rows.append(row)
-            CONSOLE.print(line(row, peer))
+            CONSOLE.print(line(row))
     finally:
-        CONSOLE.print(show(subject, peer, rows))
-        CONSOLE.print(f"written to {write(subject, peer, rows)}")
+        CONSOLE.print(show(subject, rows))
+        CONSOLE.print(f"written to {write(subject, rows)}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import operator
 import os
 import platform
 import signal
@@ -38,10 +39,11 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Bar:
-    """What must be reached: a number, or so many times better than the peer."""
+    """What must be reached: a number, or so many times as good as another side; or both."""
 
     number: float | None = None
     times: float | None = None
+    of: str = ""  # the side that is meant
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,9 @@ class Row:
         found = self.rounds.get(side)
         return median(found) if found else None
 
+    def others(self) -> list[str]:
+        return [side for side in self.rounds if side != OURS]
+
     def ratio(self, peer: str) -> float | None:
         """Return how many times better we are."""
         ours, theirs = self.value(OURS), self.value(peer)
@@ -65,17 +70,17 @@ class Row:
             return None
         return ours / theirs if self.more else theirs / ours
 
-    def met(self, peer: str) -> bool | None:
+    def met(self) -> bool | None:
         """Tell whether the bar is reached; None if there is none."""
+        found: list[bool] = []
         if self.bar.times is not None:
-            ratio = self.ratio(peer)
-            return ratio is not None and ratio >= self.bar.times
-        if self.bar.number is None:
-            return None
-        ours = self.value(OURS)
-        return ours is not None and (
-            ours >= self.bar.number if self.more else ours <= self.bar.number
-        )
+            ratio = self.ratio(self.bar.of)
+            found.append(ratio is not None and ratio >= self.bar.times)
+        if self.bar.number is not None:
+            ours = self.value(OURS)
+            enough = operator.ge if self.more else operator.le
+            found.append(ours is not None and enough(ours, self.bar.number))
+        return all(found) if found else None
 
 
 def take_turns(
@@ -102,31 +107,31 @@ def take_turns(
     return found
 
 
-def line(row: Row, peer: str) -> str:
+def line(row: Row) -> str:
     """Return a row as one line, to be shown as soon as it is known."""
-    what, _, ours, theirs, ratio = _cells(row, peer)
-    return f"{what}: {ours}, {peer} {theirs} ({ratio})"
+    what, _, ours, beside = _cells(row, ", ")
+    return f"{what}: {ours}" + (f"; {beside}" if beside else "")
 
 
-def show(subject: str, peer: str, rows: list[Row]) -> Table:
+def show(subject: str, rows: list[Row]) -> Table:
     """Return the table of a subject, for a terminal."""
-    table = Table(title=subject, caption=f"ratio: how many times better {OURS} is than {peer}")
-    for head in ("what", "bar", OURS, peer, "ratio"):
+    table = Table(title=subject, caption=f"in brackets: how many times better {OURS} is")
+    for head in ("what", "bar", OURS, "beside it"):
         table.add_column(head, justify="left" if head == "what" else "right")
     for row in rows:
-        colour = {True: "[green]", False: "[red]", None: ""}[row.met(peer)]
-        what, bar, ours, theirs, ratio = _cells(row, peer)
-        table.add_row(what, bar, colour + ours, theirs, ratio)
+        colour = {True: "[green]", False: "[red]", None: ""}[row.met()]
+        what, bar, ours, beside = _cells(row, "\n")
+        table.add_row(what, bar, colour + ours, beside)
     return table
 
 
-def write(subject: str, peer: str, rows: list[Row], folder: Path = RESULTS) -> Path:
+def write(subject: str, rows: list[Row], folder: Path = RESULTS) -> Path:
     """Write the results as JSON, and as a table for the documentation beside it."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = [
-        f"| what | bar | {OURS} | {peer} | ratio |",
-        "|---|--:|--:|--:|--:|",
-        *(f"| {' | '.join(_cells(row, peer))} |" for row in rows),
+        f"| what | bar | {OURS} | beside it |",
+        "|---|--:|--:|--:|",
+        *(f"| {' | '.join(_cells(row, '<br>'))} |" for row in rows),
     ]
     (folder / f"{subject}.md").write_text("\n".join(lines) + "\n")
     path = folder / f"{subject}.json"
@@ -138,7 +143,7 @@ def write(subject: str, peer: str, rows: list[Row], folder: Path = RESULTS) -> P
             "system": platform.system(),
             "python": platform.python_version(),
         },
-        "rows": [_json(row, peer) for row in rows],
+        "rows": [_json(row) for row in rows],
     }
     path.write_text(json.dumps(content, indent=2) + "\n")
     return path
@@ -228,18 +233,28 @@ def settle(server: Server, patience: float = 30.0) -> None:
         time.sleep(3.0)
 
 
-def _cells(row: Row, peer: str) -> list[str]:
-    ratio = row.ratio(peer)
-    shown = [_number(row.value(side), row.unit) for side in (OURS, peer)]
-    return [row.what, _bar(row, peer), *shown, "-" if ratio is None else f"{ratio:.1f}x"]
+def _cells(row: Row, between: str) -> list[str]:
+    beside = between.join(_beside(row, side) for side in row.others())
+    return [row.what, _bar(row), _number(row.value(OURS), row.unit), beside]
 
 
-def _bar(row: Row, peer: str) -> str:
-    if row.bar.times is not None:
-        return f"≥ {row.bar.times:g}x {peer}"
-    if row.bar.number is None:
-        return ""
-    return f"{'≥' if row.more else '≤'} {row.bar.number:,g}{_unit(row.unit)}"
+def _beside(row: Row, side: str) -> str:
+    ratio = row.ratio(side)
+    times = "" if ratio is None else f" ({ratio:.3g}x)"
+    return f"{side} {_number(row.value(side), row.unit)}{times}"
+
+
+def _bar(row: Row) -> str:
+    shown: list[str] = []
+    if row.bar.number is not None:
+        shown.append(f"{'≥' if row.more else '≤'} {row.bar.number:,g}{_unit(row.unit)}")
+    if row.bar.times is not None and row.bar.times >= 1:
+        shown.append(f"≥ {row.bar.times:g}x {row.bar.of}")
+    elif row.bar.times is not None and row.more:
+        shown.append(f"≥ {row.bar.times:g} of {row.bar.of}")
+    elif row.bar.times is not None:
+        shown.append(f"≤ {1 / row.bar.times:g} times {row.bar.of}")
+    return ", ".join(shown)
 
 
 def _number(value: float | None, unit: str) -> str:
@@ -253,13 +268,13 @@ def _unit(unit: str) -> str:
     return unit if unit.startswith("/") else f" {unit}"
 
 
-def _json(row: Row, peer: str) -> dict[str, Any]:
+def _json(row: Row) -> dict[str, Any]:
     return {
         "what": row.what,
         "unit": row.unit,
-        "bar": _bar(row, peer) or None,
-        "met": row.met(peer),
-        "ratio": row.ratio(peer),
+        "bar": _bar(row) or None,
+        "met": row.met(),
+        "ratios": {side: row.ratio(side) for side in row.others()},
         "median": {side: row.value(side) for side in row.rounds},
         "rounds": dict(row.rounds),
     }

@@ -194,7 +194,7 @@ def _at_once(sides: dict[str, Server]) -> Iterator[Row]:
 
         found = take_turns(_each(clients, sides))
         name = f"{_CLIENTS} clients at once, {what}"
-        yield Row(name, "/s", found, more=True, bar=Bar(times=4))
+        yield Row(name, "/s", found, more=True, bar=Bar(times=4, of=PEER))
 
 
 def _searching(sides: dict[str, Server]) -> Iterator[Row]:

@@ -22,31 +22,33 @@ from benchmarks.frame import (
 ROWS = [
     Row("logging", "/s", {OURS: [50_000, 10, 60_000], "Peer": [5_000]}, more=True, bar=Bar(40_000)),
     Row("reading", "ms", {OURS: [4.0], "Peer": [8.0]}, bar=Bar(3)),
-    Row("crowds", "/s", {OURS: [30], "Peer": [10]}, more=True, bar=Bar(times=4)),
+    Row("crowds", "/s", {OURS: [30], "Peer": [10]}, more=True, bar=Bar(times=4, of="Peer")),
     Row("alone", "ms", {OURS: [1.5], "Peer": []}),
+    Row("both", "ms", {OURS: [5.0], "Peer": [1.0]}, bar=Bar(9, times=1 / 8, of="Peer")),
 ]
 
 
 def test_a_bar_is_met_by_the_median_and_more_is_not_always_better() -> None:
-    assert [row.met("Peer") for row in ROWS] == [True, False, False, None]
-    assert [row.ratio("Peer") for row in ROWS] == [10, 2, 3, None]
+    assert [row.met() for row in ROWS] == [True, False, False, None, True]
+    assert [row.ratio("Peer") for row in ROWS] == [10, 2, 3, None, 0.2]
 
 
 def test_results_are_written_as_json_and_as_a_table(tmp_path: Path) -> None:
-    path = write("subject", "Peer", ROWS, tmp_path)
+    path = write("subject", ROWS, tmp_path)
     first = json.loads(path.read_text())["rows"][0]
     assert first["median"] == {OURS: 50_000, "Peer": 5_000}
     assert first["rounds"][OURS] == [50_000, 10, 60_000]
     table = (tmp_path / "subject.md").read_text().splitlines()
-    assert table[0] == f"| what | bar | {OURS} | Peer | ratio |"
-    assert table[2] == "| logging | ≥ 40,000/s | 50,000/s | 5,000/s | 10.0x |"
-    assert table[5] == "| alone |  | 1.50 ms | - | - |"
+    assert table[0] == f"| what | bar | {OURS} | beside it |"
+    assert table[2] == "| logging | ≥ 40,000/s | 50,000/s | Peer 5,000/s (10x) |"
+    assert table[5] == "| alone |  | 1.50 ms | Peer - |"
+    assert table[6] == "| both | ≤ 9 ms, ≤ 8 times Peer | 5.00 ms | Peer 1.00 ms (0.2x) |"
 
 
 def test_the_table_fits_a_terminal() -> None:
     console = Console(width=100, record=True, file=None, quiet=False)
     with console.capture() as capture:
-        console.print(show("subject", "Peer", ROWS))
+        console.print(show("subject", ROWS))
     assert "≥ 4x Peer" in capture.get()
 
 
