@@ -174,8 +174,10 @@ def test_logs_of_one_rank(retarget: Cli, code: Path) -> None:
 
 def test_outputs_are_listed_and_fetched(retarget: Cli, code: Path, tmp_path: Path) -> None:
     retarget("run", "--name", "m", "model.py", cwd=code)
-    listed = json.loads(retarget("job", "outputs", "m", "--json").stdout)
+    listed = json.loads(retarget("job", "outputs", "m", "outputs", "--json").stdout)
     assert [row["path"] for row in listed] == ["outputs/deep/er.bin", "outputs/model.txt"]
+    whole = json.loads(retarget("job", "outputs", "m", "--json").stdout)
+    assert [row for row in whole if row["path"].startswith("outputs/")] == listed
     assert "outputs/model.txt" in retarget("job", "outputs", "m").stdout
     done = retarget("job", "outputs", "m", "--download", tmp_path / "got")
     assert done.returncode == 0, done.stderr

@@ -49,7 +49,12 @@ def finished(workspace: Workspace, command: str = "true", **options: Any) -> Job
 
 def test_a_job_tells_what_it_logged(workspace: Workspace, log: Log) -> None:
     job = finished(workspace, name="first", experiment="trial")
-    assert (job.metrics(), job.params(), job.tags()) == ({}, {}, {"mlflow.runName": "first"})
+    assert (job.metrics(), job.params()) == ({}, {})
+    assert job.tags() == {
+        "mlflow.runName": "first",
+        "mlflow.source.name": "sh -c true",
+        "mlflow.source.type": "JOB",
+    }
     log(
         job,
         metrics=[*series("loss", 0.5, 0.25), *series("gone", "NaN"), *series("up", "-Infinity")],

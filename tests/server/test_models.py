@@ -143,7 +143,8 @@ def test_models_are_listed_shown_and_deleted(api: Api) -> None:
     assert [each["version"] for each in whole["versions"]] == [2, 1]
     assert whole["versions"][0] == shown["latest"]
     assert _files(api, "listed", "best") == {"a.pkl": b"pickle"}
-    assert api.ask("PUT", "/api/models/listed/aliases/v1", {"version": 1}).status == 422
+    for wrong in ("v1", "3", "latest"):
+        assert api.ask("PUT", f"/api/models/listed/aliases/{wrong}", {"version": 1}).status == 422
     assert api.ask("PUT", "/api/models/listed/aliases/best", {"version": 7}).status == 404
     assert api.ask("DELETE", "/api/models/listed/aliases/best").status == 204
     assert api.ask("DELETE", "/api/models/listed/versions/1").status == 204

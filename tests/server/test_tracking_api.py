@@ -34,7 +34,13 @@ def test_a_job_that_logged_nothing_has_a_run_of_its_own(api: Api) -> None:
         "status": "FINISHED",
         "metrics": [],
         "params": {},
-        "tags": {"mlflow.runName": "silent"},
+        "tags": told["tags"],
+        "models": [],
+    }
+    assert told["tags"] == {
+        "mlflow.runName": "silent",
+        "mlflow.source.name": "true",
+        "mlflow.source.type": "JOB",
     }
 
 

@@ -7,7 +7,8 @@ import pytest
 from sqlalchemy import Engine, insert, select
 
 from retarget.core.errors import Conflict, Invalid, NotFound
-from retarget.core.models import Lineage, LoggedModel, Model, ModelFile, ModelVersion
+from retarget.core.jobs import Output
+from retarget.core.models import Lineage, LoggedModel, Model, ModelVersion
 from retarget.store.engine import reading, writing
 from retarget.store.experiments import Experiments
 from retarget.store.logged_models import VERSIONS_TAG, LoggedModels
@@ -15,8 +16,8 @@ from retarget.store.models import Models
 from retarget.store.schema import artifacts
 
 FILES = [
-    ModelFile(path="MLmodel", size=5, digest="a" * 64),
-    ModelFile(path="data/50%_x", size=5_000_000_000, digest="b" * 64),
+    Output(path="MLmodel", size=5, digest="a" * 64),
+    Output(path="data/50%_x", size=5_000_000_000, digest="b" * 64),
 ]
 
 

@@ -54,7 +54,9 @@ def compare(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Show jobs side by side: how they ended, the params that differ, what they measured.
+    """Show jobs side by side.
+
+    How they ended, their params, those that differ first, and what they measured.
 
     The best of each metric is marked with a *: the least where the name tells of a loss, an error
     or a time, else the largest.
@@ -69,7 +71,7 @@ def compare(
     if as_json:
         write_json([each.to_json() for each in found])
         return
-    lines = [line for line in _lines(found) if line.differs or not diff]
+    lines = [line for line in _lines(found) if not diff or _matters(line)]
     if as_csv:
         titles = ["kind", "key", *(each.job.name for each in found)]
         write_csv(titles, ([line.kind, line.key, *line.values] for line in lines))
@@ -77,6 +79,10 @@ def compare(
         from retarget.cli.show_compare import show_lines
 
         show_lines([each.job.name for each in found], lines)
+
+
+def _matters(line: Line) -> bool:
+    return line.differs and (line.kind, line.key) != ("job", "took")  # which differs always
 
 
 def _read(names: Sequence[str]) -> list[Compared]:

@@ -125,15 +125,18 @@ def cancel(names: JobNames) -> None:
 def outputs(
     name: JobName,
     path: Annotated[
-        str, typer.Argument(metavar="PATH", help="One output, or a folder of them.")
-    ] = "outputs",
+        str, typer.Argument(metavar="PATH", help="One file, or a folder of them; all if left out.")
+    ] = "",
     download: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Fetch them: DIR/outputs/… and so on."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what a job left under outputs/, or fetch it."""
+    """List the files a job left, or fetch them.
+
+    These are what it wrote to outputs/ and logs/, and the artifacts it logged.
+    """
     from dataclasses import asdict
 
     from retarget.sdk.downloads import wanted
@@ -142,6 +145,8 @@ def outputs(
     if download is not None:
         paths = [str(each) for each in job.download(path, to=download)]
         write_json(paths) if as_json else [tell(each) for each in paths]
+        if not paths:
+            say("no outputs", "dim")
         return
     found = wanted(job.outputs(), path, job.name)
     if as_json:
@@ -198,9 +203,13 @@ def delete(
     names: JobNames,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Remove jobs that have ended, with their logs and outputs."""
+    """Remove jobs that have ended, with all they left: logs, outputs, metrics, artifacts.
+
+    Versions of models stay, with their files. Without a terminal it does not ask.
+    """
     if not yes and sys.stdin.isatty():
-        typer.confirm(f"Remove {', '.join(names)} with logs and outputs?", abort=True, err=True)
+        what = f"{', '.join(names)} with logs, outputs, metrics and artifacts"
+        typer.confirm(f"Remove {what}?", abort=True, err=True)
     _each(names, lambda job: job.delete(), "removed")
 
 

@@ -41,7 +41,9 @@ def metrics(  # noqa: PLR0913  one parameter an option
     as_json: AsJson = False,
     as_csv: AsCsv = False,
 ) -> None:
-    """Draw each metric of a job, with its first, least, largest and last value.
+    """Draw the metrics of a job.
+
+    Each with its first, least, largest and last value.
 
     \b
     Examples:

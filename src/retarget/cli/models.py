@@ -1,6 +1,8 @@
 """`retarget model …`: the registry of models."""
 
 import sys
+from collections.abc import Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -57,7 +59,9 @@ def show(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a model and its versions, or one version: its files, and what it came from.
+    """Show a model, or one version of it.
+
+    Of a model its versions are shown; of a version its files, and what it came from.
 
     \b
     Examples:
@@ -70,11 +74,14 @@ def show(
         raise Invalid(f"a version was given twice: {chosen!r} and {version!r}")
     model, chosen = _model(name), chosen or version
     found = model if chosen is None else _version(model, chosen)
+    from retarget.sdk.models import Model
+
     if as_json:
-        write_json(found.to_json())
+        files = [] if isinstance(found, Model) else found.files()
+        more = {} if isinstance(found, Model) else {"files": [asdict(each) for each in files]}
+        write_json(found.to_json() | more)
         return
     from retarget.cli.show_models import show_model, show_version
-    from retarget.sdk.models import Model
 
     show_model(found) if isinstance(found, Model) else show_version(found)
 
@@ -92,9 +99,10 @@ def register(
     description: Annotated[str, typer.Option(metavar="TEXT", help="About this version.")] = "",
     tag: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A tag; repeatable.")] = None,
 ) -> None:
-    """Make a version of what a job left; the model, too, if there is none.
+    """Make a version of a model of what a job left.
 
-    The version keeps its files when the job is deleted. It prints NAME:VERSION.
+    The model is made if there is none. The version keeps its files when the job is deleted. It
+    prints NAME:VERSION.
 
     \b
     Example:
@@ -108,10 +116,15 @@ def register(
 @app.command()
 def download(
     name: Reference,
-    output: Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Where to.")] = ".",
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Where to; else to NAME-VERSION."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch the files of a version, the newest if none is named, and print where they are.
+    """Fetch the files of a version, and print where they are.
+
+    The newest is taken if none is named.
 
     \b
     Examples:
@@ -120,7 +133,8 @@ def download(
     """
     name, version = _parsed(name)
     found = _version(_model(name), version or "latest")
-    paths = [str(each) for each in found.download(output)]
+    folder = f"{found.name}-{found.version}" if output is None else output
+    paths = [str(each) for each in found.download(folder)]
     write_json(paths) if as_json else [tell(visible(each)) for each in paths]
 
 
@@ -129,11 +143,11 @@ def alias(
     name: Name,
     alias: Annotated[str, typer.Argument(metavar="ALIAS", help="Such as champion.")],
     version: Annotated[
-        str | None, typer.Argument(metavar="VERSION", help="What it is to mean.")
+        str | None, typer.Argument(metavar="VERSION", help="A number, or another alias.")
     ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Have it mean nothing.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the alias.")] = False,
 ) -> None:
-    """Have an alias mean a version; it leaves the one that had it before.
+    """Point an alias at a version; it leaves the one that had it before.
 
     \b
     Examples:
@@ -141,13 +155,15 @@ def alias(
       retarget model alias iris champion --remove
     """
     if remove == (version is not None):
-        raise Invalid("give the version that the alias is to mean, or --remove")
+        raise Invalid("give the version that the alias is to point at, or --remove")
     model = _model(name)
     if version is None:
+        if alias not in model.aliases:
+            raise NotFound(f"{name!r} has no alias {alias!r}; it has {_names(model.aliases)}")
         model.remove_alias(alias)
-        say(f"{name}@{alias} means nothing now", "dim")
+        say(f"{name}@{alias} is removed", "dim")
         return
-    found = _version(model, version)
+    found = _version(model, version.removeprefix(f"{name}:"))
     found.alias(alias)
     say(f"{name}@{alias} is version {found.version}", "dim")
 
@@ -158,6 +174,8 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove a version with its files, or a model with all its versions.
+
+    Without a terminal it does not ask.
 
     \b
     Examples:
@@ -201,10 +219,14 @@ def _version(model: "Model", wanted: str) -> "ModelVersion":
     try:
         return model[wanted]
     except (NotFound, Invalid) as error:
-        known = [*(str(each.version) for each in model.versions()), *model.aliases]
-        names = ", ".join(known) or "none"
-        message = f"{model.name!r} has no version {wanted!r}; it has {names}"
+        known = _names(str(each.version) for each in model.versions())
+        also = f" and the aliases {_names(model.aliases)}" if model.aliases else ""
+        message = f"{model.name!r} has no version {wanted!r}; it has {known}{also}"
         raise NotFound(message) from error
+
+
+def _names(known: Iterable[str]) -> str:
+    return ", ".join(known) or "none"
 
 
 def _all_of(model: "Model") -> str:

@@ -42,7 +42,7 @@ def shows_blocks() -> bool:
     if sys.stdout.isatty() and os.environ.get("TERM") in _POOR:
         return False
     try:
-        _BLOCKS.encode(sys.stdout.encoding or "ascii")
+        _BLOCKS.encode(getattr(sys.__stdout__, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):
         return False
     return True

@@ -163,7 +163,8 @@ def _facts(job: "Job", now: float) -> Table:
 
 def _logged(job: "Job") -> Table | None:
     told = job.tracking()
-    if not told.metrics and not told.params:
+    tags = {key: value for key, value in told.tags.items() if not key.startswith("mlflow.")}
+    if not (told.metrics or told.params or tags or told.models):
         return None
     more = f"`retarget job metrics {job.name}` shows them"
     metrics = {key: show_number(point.value) for key, point in told.metrics.items()}
@@ -171,6 +172,8 @@ def _logged(job: "Job") -> Table | None:
     rows: list[tuple[str, str | Text]] = [
         ("metrics", short_list(metrics, more)),
         ("params", short_list(told.params, "--json tells all")),
+        ("tags", short_list(tags, "--json tells all")),
+        ("models", ", ".join(told.models)),
         ("run", "" if status == _USUAL.get(job.state, status) else status),
     ]
     return pairs(rows)

@@ -31,6 +31,8 @@ def show_lines(names: Sequence[str], lines: "Sequence[Line]") -> None:
     if not lines:
         say("nothing differs", "dim")
         return
+    if any(line.kind == "param" and line.differs for line in lines):
+        lines = [line for line in lines if line.key != "command" or line.kind != "job"]
     labels = [_cut(Text(visible(line.key))) for line in lines]
     columns = [[_cell(line, at) for line in lines] for at in range(len(names))]
     heads = [_cut(Text(visible(name), "bold")) for name in names]

@@ -52,19 +52,32 @@ def show_experiment(found: "Experiment") -> None:
         return
     now = time.time()
     tell("")
-    titles = ("NAME", "STATE", "AGE", "TOOK", "LOGGED")
-    rows = [_row(run, now) for run in newest]
-    show(new_table(titles, rows, flexible="LOGGED", optional=("TOOK", "AGE")))
+    titles: list[str] = ["NAME", "JOB", "STATE", "AGE", "TOOK", "LOGGED"]
+    rows = [_row(run, now, _differing(newest)) for run in newest]
+    optional = ("TOOK", "AGE", "JOB")
+    if all(run.state is not None for run in newest):
+        titles, rows = without("JOB", titles, rows)
+        optional = ("TOOK", "AGE")
+    show(new_table(titles, rows, flexible="LOGGED", optional=optional))
     if len(newest) < found.runs:
         say(f"the {len(newest)} newest of {found.runs} runs; --limit shows more", "dim")
 
 
-def _row(run: "Run", now: float) -> list[Cell]:
+def _differing(found: "Sequence[Run]") -> list[str]:
+    """Return the params that are not the same in all runs."""
+    keys = sorted({key for run in found for key in run.params})
+    return [key for key in keys if len({run.params.get(key) for run in found}) > 1]
+
+
+def _row(run: "Run", now: float, differing: Sequence[str]) -> list[Cell]:
     state = Text(run.status.lower()) if run.state is None else state_text(run.state)
     age = ago(now - run.started) if run.started else ""
     length = took({"started": run.started or None, "ended": run.ended}, now)
     metrics = {key: show_number(point.value) for key, point in run.metrics.items()}
-    return [run.job or run.name, state, age, length, short_list(metrics | run.params, "see --csv")]
+    first = {key: run.params[key] for key in differing if key in run.params}
+    name = run.name if run.state is None else run.job or run.name
+    logged = short_list(first | metrics | run.params, "see --csv")
+    return [name, run.job or "", state, age, length, logged]
 
 
 def _tags(found: "Experiment") -> str:

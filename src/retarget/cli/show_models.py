@@ -48,6 +48,7 @@ def show_version(version: "ModelVersion") -> None:
         ("model", version.name),
         ("version", str(version.version)),
         ("aliases", ", ".join(version.aliases)),
+        ("stage", "" if view["stage"] == "None" else view["stage"]),
         ("description", version.description),
         ("tags", _words(version.tags)),
         ("created", f"{when(view['created'])} ({ago(now - view['created'])})"),

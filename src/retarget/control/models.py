@@ -3,14 +3,13 @@
 import math
 from dataclasses import dataclass
 
+from retarget.control.left import below, left, named
 from retarget.control.parts import Parts
 from retarget.core.errors import Invalid, NotFound
-from retarget.core.jobs import Job
+from retarget.core.jobs import Job, Output
 from retarget.core.models import (
     REGISTRY,
     Lineage,
-    LoggedModel,
-    ModelFile,
     ModelVersion,
     Registration,
     check_model_name,
@@ -20,15 +19,13 @@ from retarget.core.names import new_id
 from retarget.core.tracking import ARTIFACTS, Run, artifact_path
 from retarget.store.environments import digest_for
 
-_SHOWN = 5  # how many paths a message names
-
 
 @dataclass(frozen=True)
 class Found:
     """What a job left at a path."""
 
     source: str
-    files: list[ModelFile]
+    files: list[Output]
     model_id: str | None = None
 
 
@@ -43,7 +40,7 @@ def register(parts: Parts, name: str, wanted: Registration) -> ModelVersion:
     now = parts.now()
     job = parts.jobs.find(wanted.job)
     run = _run(parts, job.id)
-    found = _find(parts, job, run, _plain(wanted.path))
+    found = _find(parts, job, _plain(wanted.path))
     _keep_blobs(parts, found.files, now)
     draft = ModelVersion(
         name=name,
@@ -61,7 +58,10 @@ def register(parts: Parts, name: str, wanted: Registration) -> ModelVersion:
 
 
 def lineage(parts: Parts, run_id: str) -> Lineage:
-    """Tell what is known now about a run and the job that made it; nothing of one that is gone."""
+    """Tell what is known now about a run and the job that made it; nothing of one that is gone.
+
+    A job's id is its own run's.
+    """
     run = _run(parts, run_id)
     if run is None or run.job_id is None:
         return _lineage(None, run)
@@ -79,10 +79,10 @@ def delete(parts: Parts, name: str, version: int | None = None) -> None:
         parts.models.delete_version(name, version, now=int(parts.now() * 1000))
 
 
-def files_of(parts: Parts, version: ModelVersion) -> list[ModelFile]:
+def files_of(parts: Parts, version: ModelVersion) -> list[Output]:
     """List the files of a version; those of one that is kept elsewhere are not known here."""
     folder = artifact_path(version.location)
-    return _below(parts, folder) if folder else []
+    return below(parts, folder) if folder else []
 
 
 def _run(parts: Parts, run_id: str) -> Run | None:
@@ -101,51 +101,29 @@ def _plain(path: str) -> str:
     return "/".join(names)
 
 
-def _find(parts: Parts, job: Job, run: Run | None, path: str) -> Found:
+def _find(parts: Parts, job: Job, path: str) -> Found:
     """Return a file or a folder of the job, or else a model that its run logged by this name."""
-    left = _left(parts, job, run)
-    files = [_inside(file, path) for file in left if f"{file.path}/".startswith(f"{path}/")]
+    there = left(parts, job)
+    files = [_inside(file, path) for file in there if f"{file.path}/".startswith(f"{path}/")]
     if files:
         return Found(f"runs:/{job.id}/{path}", files)
     logged = parts.logged_models.made_by(job.id)
     for model in logged:
         folder = artifact_path(model.location)
-        files = _below(parts, folder) if folder and model.name == path else []
+        files = below(parts, folder) if folder and model.name == path else []
         if files:
             return Found(f"models:/{model.id}", files, model.id)
-    raise NotFound(f"job {job.name!r} left no {path!r}; it left {_named(left, logged)}")
+    names = named(there, *(model.name for model in logged))
+    raise NotFound(f"job {job.name!r} left no {path!r}; it left {names}")
 
 
-def _left(parts: Parts, job: Job, run: Run | None) -> list[ModelFile]:
-    """Return the job's outputs and its run's artifacts, by path."""
-    folder = artifact_path(run.location) if run else None
-    outputs = parts.outputs.list(job.id, job.attempt)
-    found = {each.path: ModelFile(**each.model_dump()) for each in outputs}
-    found |= {each.path: each for each in (_below(parts, folder) if folder else [])}
-    return [found[path] for path in sorted(found)]
-
-
-def _below(parts: Parts, folder: str) -> list[ModelFile]:
-    return [
-        ModelFile(path=each.path[len(folder) + 1 :], size=each.size, digest=each.digest)
-        for each in parts.artifacts.walk(folder)
-        if each.path != folder
-    ]
-
-
-def _inside(file: ModelFile, path: str) -> ModelFile:
+def _inside(file: Output, path: str) -> Output:
     """Return a file as it stands in its version: what is in a folder, without the folder."""
     inner = file.path[len(path) + 1 :] or path.rpartition("/")[2]
     return file.model_copy(update={"path": inner})
 
 
-def _named(left: list[ModelFile], logged: list[LoggedModel]) -> str:
-    names = [model.name for model in logged] + [file.path for file in left]
-    more = ", …" if len(names) > _SHOWN else ""
-    return (", ".join(names[:_SHOWN]) or "nothing") + more
-
-
-def _keep_blobs(parts: Parts, files: list[ModelFile], now: float) -> None:
+def _keep_blobs(parts: Parts, files: list[Output], now: float) -> None:
     """Have a collection that is under way spare the files."""
     gone = parts.blobs.missing({file.digest for file in files}, now=now)
     if gone:

@@ -103,14 +103,6 @@ class Model(Value):
     latest: tuple[ModelVersion, ...] = ()  # the newest version in each stage
 
 
-class ModelFile(Value):
-    """A file of a version; its path begins at the version's own folder."""
-
-    path: str
-    size: int
-    digest: str
-
-
 class Registration(Value):
     """What a job left and is to become a version."""
 

@@ -15,8 +15,10 @@ from retarget.sdk.records import Output
 
 
 def wanted(outputs: Sequence[Output], path: str, job: str) -> list[Output]:
-    """Return the outputs that `path` names: one file, or all in a folder."""
-    name = path.strip("/").removeprefix("./") or "outputs"
+    """Return the outputs that `path` names: one file, all in a folder, or all there are."""
+    name = path.strip("/").removeprefix("./")
+    if name in ("", "."):
+        return list(outputs)
     chosen = [each for each in outputs if each.path == name or each.path.startswith(f"{name}/")]
     if not chosen and name != "outputs":
         known = ", ".join(each.path for each in outputs[:5]) or "none"

@@ -146,11 +146,11 @@ class Job:
         return [record(Stream, raw) for raw in found]
 
     def outputs(self) -> list[Output]:
-        """List the files the job has left under `outputs/` so far."""
+        """List the files the job has left so far: in `outputs/`, in `logs/`, and as artifacts."""
         return [record(Output, raw) for raw in self._connection.get(f"{self._path}/outputs")]
 
-    def download(self, path: str = "outputs", to: str | Path = ".") -> list[Path]:
-        """Fetch one output, or all of a folder, and return where they are.
+    def download(self, path: str = "", to: str | Path = ".") -> list[Path]:
+        """Fetch one file, or all of a folder, or all there are, and return where they are.
 
         Files keep their whole path below `to`: `outputs/model.pkl` becomes `to/outputs/model.pkl`.
         Each appears complete or not at all, and is checked against its digest.
@@ -217,7 +217,7 @@ class Job:
         return [record(Move, raw) for raw in self._connection.get(f"{self._path}/history")]
 
     def delete(self) -> None:
-        """Remove a job that has ended, with its log and outputs."""
+        """Remove a job that has ended, with its log, outputs, metrics and artifacts."""
         self._connection.delete(self._path)
 
     @property

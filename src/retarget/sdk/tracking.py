@@ -66,12 +66,13 @@ class Tracking:
     status: str
     metrics: dict[str, Point]
     params: dict[str, str]
-    tags: dict[str, str]
+    tags: dict[str, str]  # those that begin with `mlflow.` are MLflow's own
+    models: list[str]  # the names of models that MLflow's client has logged
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run of an experiment; `job` and `state` tell of the job whose own run it is, if any."""
+    """A run of an experiment; `job` made it, `state` is that job's where the run is its own."""
 
     run_id: str
     name: str

@@ -1,5 +1,6 @@
 """Jobs in SQL. A state changes only through `place` and `record`, which also write the history."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -292,6 +293,10 @@ def _open_run(db: Connection, job: Job) -> None:
         status=RunStatus.SCHEDULED,
         started=now,
         location=_folder(experiment, job),
+        tags={
+            "mlflow.source.name": shlex.join(job.spec.command)[:1000],
+            "mlflow.source.type": "JOB",
+        },
     )
     create_in(db, run)
 

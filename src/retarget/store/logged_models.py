@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, delete, insert, select, update
+from sqlalchemy import Connection, Engine, Table, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from retarget.core.errors import Invalid, NotFound
@@ -54,10 +54,10 @@ class LoggedModels:
                 found |= _load(db, ids[start : start + _MANY])
         return [found[model_id] for model_id in ids if model_id in found]
 
-    def made_by(self, run_id: str) -> list[LoggedModel]:
-        """Return the models that a run made, the newest first."""
-        mine = (logged_models.c.run_id == run_id) & (logged_models.c.stage != DELETED)
-        query = select(logged_models.c.id).where(mine)
+    def made_by(self, job_id: str) -> list[LoggedModel]:
+        """Return the models that a job made, for its run or for none, the newest first."""
+        mine = or_(logged_models.c.run_id == job_id, logged_models.c.job_id == job_id)
+        query = select(logged_models.c.id).where(mine, logged_models.c.stage != DELETED)
         newest = query.order_by(logged_models.c.created.desc(), logged_models.c.id)
         with reading(self.engine) as db:
             ids = list(db.scalars(newest))

@@ -19,6 +19,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from retarget.core.errors import Conflict, Invalid, NotFound
+from retarget.core.jobs import Output
 from retarget.core.models import (
     ACTIVE_STAGES,
     LATEST,
@@ -26,7 +27,6 @@ from retarget.core.models import (
     STAGES,
     Lineage,
     Model,
-    ModelFile,
     ModelVersion,
 )
 from retarget.core.tracking import artifact_path
@@ -146,7 +146,7 @@ class Models:
         return [version for version in self.get(name).latest if version.stage in stages]
 
     def add_version(
-        self, draft: ModelVersion, files: Sequence[ModelFile] = (), *, make: bool = False
+        self, draft: ModelVersion, files: Sequence[Output] = (), *, make: bool = False
     ) -> ModelVersion:
         """Number a version and keep it. Numbers are never given twice.
 
@@ -288,7 +288,7 @@ def _set_version_tag(db: Connection, name: str, version: int, key: str, value: s
     upsert(db, model_version_tags, row, replace=("value",))
 
 
-def _put_files(db: Connection, location: str, files: Sequence[ModelFile]) -> None:
+def _put_files(db: Connection, location: str, files: Sequence[Output]) -> None:
     if files:
         folder = artifact_path(location)
         rows = [each.model_dump() | {"path": f"{folder}/{each.path}"} for each in files]

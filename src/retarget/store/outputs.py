@@ -8,8 +8,6 @@ from retarget.core.jobs import Output
 from retarget.store.engine import reading, upsert, writing
 from retarget.store.schema import outputs
 
-_SHOWN = 5  # how many paths a message names
-
 
 class Outputs:
     def __init__(self, engine: Engine) -> None:
@@ -23,15 +21,6 @@ class Outputs:
                 upsert(db, outputs, row, replace=("size", "digest"))
         except IntegrityError as error:
             raise NotFound(f"no job {job_id!r}; it may have been deleted") from error
-
-    def find(self, job_id: str, attempt: int, path: str) -> Output:
-        there = self.list(job_id, attempt)
-        for output in there:
-            if output.path == path:
-                return output
-        some = ", ".join(output.path for output in there[:_SHOWN])
-        more = ", …" if len(there) > _SHOWN else ""
-        raise NotFound(f"attempt {attempt} left no file {path!r}; it left {some or 'none'}{more}")
 
     def remove(self, job_id: str, attempt: int, path: str) -> None:
         """Forget a file. One that is not there is fine."""

@@ -27,7 +27,7 @@ class ExperimentSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunOwner:
-    """A run and, if it is a job's own, that job as it is now."""
+    """A run and the job that made it; its state as it is now, if it is the job's own run."""
 
     run_id: str
     job: str | None
@@ -63,8 +63,8 @@ class Overview:
     def runs(self, experiment_id: str, *, limit: int) -> list[RunOwner]:
         """Return the runs of an experiment, newest first."""
         query = (
-            select(runs.c.id, jobs.c.name, jobs.c.state)
-            .outerjoin(jobs, jobs.c.id == runs.c.id)
+            select(runs.c.id, jobs.c.name, case((jobs.c.id == runs.c.id, jobs.c.state)))
+            .outerjoin(jobs, jobs.c.id == runs.c.job_id)
             .where(runs.c.experiment_id == int(experiment_id), runs.c.stage == ACTIVE)
             .order_by(runs.c.started.desc(), runs.c.id)
             .limit(limit)

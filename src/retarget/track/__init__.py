@@ -26,13 +26,14 @@ _place = Place()
 _last: dict[str, int] = {}  # the step each metric had last
 
 
-def log(metrics: Mapping[str, Any] | None = None, /, *, step: Any = None, **more: Any) -> None:
+def log(given: Any = None, /, *value: Any, step: Any = None, **more: Any) -> None:
     """Log a point of each metric: `log(loss=0.1, step=3)`, or `log({"val/loss": 0.1}, step=3)`.
 
-    A value is anything `float` takes. Without `step` each metric counts for itself: 0, 1, 2, …
+    Of one alone also `log("val/loss", 0.1, step=3)`. A value is anything `float` takes. Without
+    `step` each metric counts for itself: 0, 1, 2, …
     """
-    given = {**pairs("log", metrics), **more}
-    texts = {check_name(name): number(name, value) for name, value in given.items()}
+    named = {**_one_or_many("log", given, value), **more}
+    texts = {check_name(name): number(name, point) for name, point in named.items()}
     at = None if step is None else whole("step", step)
     with _place.lock:
         _place.write("".join(_lines(texts, at, int(time.time() * 1000))))

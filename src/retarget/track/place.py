@@ -76,6 +76,8 @@ class Place:
         )
         self._root, self._artifacts = os.path.dirname(stem), stem
         os.makedirs(self._root, exist_ok=True)
+        with open(os.path.join(self._root, ".gitignore"), "w") as file:
+            file.write("*\n")  # it is no part of the code: no job takes it along
         self._file = os.open(f"{stem}.jsonl", _NEW, 0o644)
         if first:
             why = f"there is no folder {missing}" if missing else "this is not a job of Retarget"

@@ -33,7 +33,7 @@ def split(rows: Any) -> dict[str, list[Any]]:
         rows = _from_frame(rows)
     if hasattr(rows, "keys"):
         return _from_columns({str(name): list(column) for name, column in rows.items()})
-    rows = list(rows)
+    rows = list(rows) if hasattr(rows, "__iter__") else [rows]
     if not all(hasattr(row, "keys") for row in rows):
         raise TypeError("rows: give a list of dicts, a dict of columns, or a data frame")
     names = list(dict.fromkeys(name for row in rows for name in row))

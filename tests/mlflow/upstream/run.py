@@ -33,6 +33,9 @@ REQUIREMENTS = ROOT / "requirements/upstream.in"
 DIFFERENCES = tomllib.loads((HERE / "differences.toml").read_text())["difference"]
 OUTCOMES = {"passed", "skipped", "no server"}
 
+# It starts MLflow's own server, in a way of its own.
+NOT_OURS = f"{FILES[0]}::test_create_model_version_with_validation_regex"
+
 Results = dict[str, dict[str, str]]
 
 
@@ -67,6 +70,7 @@ def _run(folder: Path, files: list[str], **more: str) -> Results:
         "DO_NOT_TRACK": "true",
     }
     command = [PYTHON, "-m", "pytest", "-q", "-p", "on_retarget", "-p", "no:cacheprovider"]
+    command += ["--deselect", NOT_OURS]
     command += ["-n", "2", "--timeout", "120", "--tb", "short", *files, *sys.argv[2:]]
     subprocess.run(command, cwd=folder, env=environ | more, check=False)
     return json.loads(results.read_text())
@@ -78,7 +82,8 @@ def _unexpected(results: Results) -> list[str]:
         why = _why(name)
         if result["outcome"] == "failed" and why is None:
             found.append(f"FAILED {name}\n    {result['why']}")
-        if result["outcome"] == "passed" and why is not None:
+        exact = {each for one in DIFFERENCES for each in one["tests"] if "*" not in each}
+        if result["outcome"] == "passed" and name.partition("::")[2] in exact:
             found.append(f"PASSED, though differences.toml names it: {name}")
     return found
 
@@ -128,7 +133,7 @@ def _why(name: str) -> str | None:
 
 def _any(name: str, patterns: list[str]) -> bool:
     test = name.partition("::")[2]
-    return any(fnmatchcase(test, pattern) for pattern in patterns)
+    return any(fnmatchcase(name if "::" in each else test, each) for each in patterns)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,9 @@ def get_by_alias(ask: Ask) -> dict[str, Any]:
 def create_version(ask: Ask) -> dict[str, Any]:
     name, given = ask.need("name"), ask.need("source")
     tags = _tags(ask)
-    found = read_source(ask.parts, given, ask.text("run_id"), ask.text("model_id"))
+    found = read_source(
+        ask.parts, given, ask.text("run_id"), ask.text("model_id"), ask.caller.job_id or ""
+    )
     draft = ModelVersion(
         name=check_model_name(name),
         description=ask.text("description"),

@@ -22,10 +22,13 @@ class Source:
     lineage: Lineage
 
 
-def read_source(parts: Parts, source: str, run_id: str, model_id: str) -> Source:
-    """Return what a source means, or raise Invalid for one that cannot be a version's."""
+def read_source(parts: Parts, source: str, run_id: str, model_id: str, job_id: str) -> Source:
+    """Return what a source means, or raise Invalid for one that cannot be a version's.
+
+    `job_id` is the job that asks, which is where a version comes from that names no run.
+    """
     if urlsplit(source).scheme == "models":
-        return _of_model(parts, source, run_id, model_id)
+        return _of_model(parts, source, run_id, model_id, job_id)
     logged = parts.logged_models.get(model_id) if model_id else None
     if _is_local(source):
         root = logged.location if logged else _run_location(parts, source, run_id)
@@ -33,11 +36,12 @@ def read_source(parts: Parts, source: str, run_id: str, model_id: str) -> Source
     else:
         _check_absolute(source)
     run_id = run_id or (logged.run_id if logged else "") or ""
-    lineage = models.lineage(parts, run_id)
+    made_by = (logged.job_id if logged else "") or job_id
+    lineage = models.lineage(parts, run_id or made_by)
     return Source(source, source, run_id, model_id or None, lineage)
 
 
-def _of_model(parts: Parts, source: str, run_id: str, model_id: str) -> Source:
+def _of_model(parts: Parts, source: str, run_id: str, model_id: str, job_id: str) -> Source:
     """Read models:/…: a logged model by its id, or another version."""
     address = urlsplit(source, allow_fragments=False)
     names = address.path.strip("/").split("/")
@@ -47,7 +51,7 @@ def _of_model(parts: Parts, source: str, run_id: str, model_id: str) -> Source:
         if len(names) == 1 and "@" not in names[0]:
             logged = parts.logged_models.get(names[0])
             run_id = run_id or logged.run_id or ""
-            lineage = models.lineage(parts, run_id)
+            lineage = models.lineage(parts, run_id or logged.job_id or job_id)
             return Source(source, logged.location, run_id, logged.id, lineage)
         seen = _version(parts, names)
     except NotFound as error:

@@ -9,6 +9,7 @@ from fastapi.responses import FileResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict
 
 from retarget.control import orders, submit
+from retarget.control.left import find_left, left
 from retarget.control.parts import Parts
 from retarget.core.errors import Invalid, NotFound
 from retarget.core.jobs import Attempt, Job, JobSpec, Move, Name, Output
@@ -164,14 +165,13 @@ async def read_logs(
 
 @router.get("/{job}/outputs")
 def list_outputs(job: str, parts: PartsDep) -> list[Output]:
-    found = parts.jobs.find(job)
-    return parts.outputs.list(found.id, found.attempt)
+    """List the files a job has left so far: in outputs/ and logs/, and as artifacts of its run."""
+    return left(parts, parts.jobs.find(job))
 
 
 @router.get("/{job}/outputs/{path:any}", response_class=FileResponse, responses={200: BYTES})
 def read_output(job: str, path: str, parts: PartsDep) -> FileResponse:
-    found = parts.jobs.find(job)
-    output = parts.outputs.find(found.id, found.attempt, path)
+    output = find_left(parts, parts.jobs.find(job), path)
     return FileResponse(parts.blobs.path(output.digest), media_type="application/octet-stream")
 
 

@@ -8,11 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from retarget.control import models
 from retarget.control.parts import Parts
-from retarget.core.errors import NotFound
+from retarget.core.errors import Invalid, NotFound
+from retarget.core.jobs import Output
 from retarget.core.models import (
     Lineage,
     Model,
-    ModelFile,
     ModelVersion,
     Registration,
     check_alias,
@@ -104,7 +104,7 @@ def delete_version(name: str, version: str, parts: PartsDep) -> Response:
 
 
 @router.get("/{name}/versions/{version}/files")
-def list_version_files(name: str, version: str, parts: PartsDep) -> list[ModelFile]:
+def list_version_files(name: str, version: str, parts: PartsDep) -> list[Output]:
     return models.files_of(parts, _find(parts, name, version))
 
 
@@ -126,8 +126,11 @@ def read_version_file(name: str, version: str, path: str, parts: PartsDep) -> Fi
 
 @router.put("/{name}/aliases/{alias}")
 def set_alias(name: str, alias: str, meaning: Meaning, parts: PartsDep) -> VersionView:
-    """Have an alias mean a version; it leaves the one that had it before."""
+    """Point an alias at a version; it leaves the one that had it before."""
     check_model_name(name)
+    if alias.isdecimal():
+        message = f"{alias!r} cannot be an alias: it looks like the number of a version"
+        raise Invalid(message, field="alias")
     parts.models.set_alias(name, check_new_alias(alias), meaning.version)
     return _version_view(parts.models.get_version(name, meaning.version))
 
@@ -160,7 +163,7 @@ def _version_view(version: ModelVersion) -> VersionView:
     return VersionView.model_validate(known | times)
 
 
-def _no_file(version: ModelVersion, files: list[ModelFile], path: str) -> NotFound:
+def _no_file(version: ModelVersion, files: list[Output], path: str) -> NotFound:
     some = ", ".join(file.path for file in files[:_SHOWN])
     more = ", …" if len(files) > _SHOWN else ""
     there = f"it has {some}{more}" if files else f"look for its files at {version.location}"

@@ -58,6 +58,7 @@ class TrackingView(BaseModel):
     metrics: list[MetricView]
     params: dict[str, str]
     tags: dict[str, str]
+    models: list[str] = Field(description="The names of the models it has logged, newest first")
 
 
 class SeriesView(BaseModel):
@@ -83,8 +84,8 @@ class ExperimentView(BaseModel):
 class RunView(BaseModel):
     run_id: str
     name: str
-    job: str | None = Field(description="The job whose own run it is")
-    state: JobState | None = Field(description="Of that job")
+    job: str | None = Field(description="The job that made it")
+    state: JobState | None = Field(description="Of that job, where the run is the job's own")
     status: RunStatus
     started: float | None
     ended: float | None
@@ -100,6 +101,7 @@ class ExperimentRuns(ExperimentView):
 def show_tracking(job: str, parts: PartsDep) -> TrackingView:
     """Show what a job has logged: the latest point of each metric, params, tags."""
     run = parts.runs.get(parts.jobs.find(job).id)
+    models = [model.name for model in parts.logged_models.made_by(run.id)]
     return TrackingView(
         run_id=run.id,
         experiment=parts.experiments.get(run.experiment_id).name,
@@ -107,6 +109,7 @@ def show_tracking(job: str, parts: PartsDep) -> TrackingView:
         metrics=_metrics(run),
         params=run.params,
         tags=run.tags,
+        models=models,
     )
 
 
