@@ -7,8 +7,6 @@ bold() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 if [ ! -t 1 ]; then bold() { printf '\n== %s\n' "$*"; }; fi
 
 job="iris-$(date +%Y%m%d-%H%M%S)"
-downloads=$(mktemp -d)
-trap 'rm -rf "$downloads"' EXIT
 
 bold "1. Train on the local target; its environment is built the first time, and found the next"
 echo "\$ retarget run --env requirements.txt --name $job train.py"
@@ -22,17 +20,23 @@ bold "3. What it left"
 echo "\$ retarget job outputs $job"
 retarget job outputs "$job"
 
-bold "4. Its metrics, fetched"
-echo "\$ retarget job outputs $job outputs/metrics.json --download $downloads"
-retarget job outputs "$job" outputs/metrics.json --download "$downloads"
-echo "\$ cat $downloads/outputs/metrics.json"
-cat "$downloads/outputs/metrics.json"
+bold "4. The same with more regularization, and the two side by side"
+echo "\$ retarget run --env requirements.txt --name $job-2 train.py -- --regularization 10"
+(cd iris && retarget run --env requirements.txt --name "$job-2" train.py -- --regularization 10)
+echo "\$ retarget job compare $job $job-2"
+retarget job compare "$job" "$job-2"
+
+bold "5. Its model, registered: it knows the job, the code and the metrics it came from"
+echo "\$ retarget model register iris --job $job --path outputs/model.pkl"
+retarget model register iris --job "$job" --path outputs/model.pkl
+echo "\$ retarget model show iris latest"
+retarget model show iris latest
 
 bold "Next"
 cat <<NEXT
   source .venv/bin/activate                          the retarget command, in this shell
   cd examples/iris
-  retarget run -e requirements.txt train.py -- --regularization 10
+  retarget run -e requirements.txt train.py -- --regularization 0.1
   retarget run -d -e requirements.txt train.py       do not wait; it prints the job's name
   retarget job list
   retarget job rerun $job

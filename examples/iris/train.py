@@ -2,7 +2,6 @@
 # pyright: basic, reportMissingImports=false
 
 import argparse
-import json
 import pickle
 from pathlib import Path
 
@@ -12,6 +11,8 @@ from sklearn.metrics import accuracy_score
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+
+from retarget import track  # it is there in every job
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--regularization", type=float, default=1.0)
@@ -25,14 +26,11 @@ train_x, test_x, train_y, test_y = train_test_split(
 print(f"training on {len(train_x)} flowers, regularization {args.regularization:g}")
 model = make_pipeline(StandardScaler(), LogisticRegression(C=1 / args.regularization))
 model.fit(train_x, train_y)
-metrics = {
-    "accuracy": float(accuracy_score(test_y, model.predict(test_x))),
-    "train": len(train_x),
-    "test": len(test_x),
-}
-print(f"accuracy on {metrics['test']} others: {metrics['accuracy']:.3f}")
+accuracy = float(accuracy_score(test_y, model.predict(test_x)))
+print(f"accuracy on {len(test_x)} others: {accuracy:.3f}")
+track.param(regularization=args.regularization, seed=args.seed)
+track.log(accuracy=accuracy)
 
 outputs = Path("outputs")  # kept after the job
 outputs.mkdir(exist_ok=True)
 (outputs / "model.pkl").write_bytes(pickle.dumps(model))
-(outputs / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")

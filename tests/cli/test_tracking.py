@@ -287,7 +287,12 @@ def test_a_model_from_its_job_to_its_end(
     for part in ("a=b", "night", job.id, str(job.to_json()["snapshot"]), "acc=0.5", "model.pkl"):
         assert part in lineage
     assert "version  1\n" in re.sub(" +", "  ", retarget("model", "show", "iris@champion").stdout)
-    assert json.loads(retarget("model", "show", "iris:2", "--json").stdout)["version"] == 2
+    whole = json.loads(retarget("model", "show", "iris:2", "--json").stdout)
+    assert (whole["version"], whole["files"][0]["path"]) == (2, "model.pkl")
+    done = retarget("model", "download", "iris@champion", cwd=tmp_path)
+    assert done.stdout == "iris-1/model.pkl\n"
+    again = retarget("model", "alias", "iris", "champion", "iris:1")
+    assert "iris@champion is version 1" in again.stderr
     done = retarget("model", "download", "iris@champion", "-o", tmp_path / "got")
     assert done.stdout == f"{tmp_path}/got/model.pkl\n"
     assert (tmp_path / "got/model.pkl").read_text() == "weights"
@@ -310,6 +315,8 @@ def test_what_is_wrong_about_a_model_is_one_sentence(
         (2, ("show", "iris:1", "1"), "twice"),
         (2, ("delete", "iris:"), "NAME:3 or NAME@ALIAS"),
         (2, ("alias", "iris", "champion"), "--remove"),
+        (2, ("alias", "iris", "3", "1"), "looks like the number of a version"),
+        (1, ("alias", "iris", "best", "--remove"), "'iris' has no alias 'best'; it has none"),
         (1, ("register", "iris", "--job", "night", "--path", "outputs/x"), "outputs/model.pkl"),
         (2, ("register", "i", "--job", "night", "--path", "outputs", "--tag", "x"), "K=V"),
     ):

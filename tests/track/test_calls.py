@@ -10,7 +10,10 @@ from tests.track.conftest import Desk
 
 def test_metrics_have_a_step_and_a_time(desk: Desk) -> None:
     desk.run("track.log(loss=0.5, acc=1, step=3); track.log({'val/loss': 2.5}, step=4, lr=1e-9)")
-    first, second = desk.lines()
+    desk.run("track.log('val/loss', 0.5, step=5)")
+    third, *_ = [line for line in desk.lines() if line["s"] == 5]
+    assert third["m"] == {"val/loss": 0.5}
+    first, second = [line for line in desk.lines() if line["s"] != 5]
     assert (first["m"], first["s"]) == ({"loss": 0.5, "acc": 1.0}, 3)
     assert (second["m"], second["s"]) == ({"val/loss": 2.5, "lr": 1e-9}, 4)
     assert 1.7e12 < first["t"] <= second["t"]
@@ -80,6 +83,8 @@ def test_params_and_tags_are_text(desk: Desk) -> None:
         ("track.tag(note='x' * 8001)", "note: the value of a tag may have 8000 characters"),
         ("track.artifact(__file__, name='../up')", "name: '../up' must be a path below"),
         ("track.image('a', object())", "image: give a path, bytes, a PIL image"),
+        ("track.table('t', 3)", "rows: give a list of dicts, a dict of columns"),
+        ("track.log('a', 1, 2)", "track.log: give a name and a value, a dict, or name=value"),
         ("track.table('t', [1, 2])", "rows: give a list of dicts, a dict of columns"),
         ("track.table('t', {'a': [1], 'b': []})", "rows: the columns differ in length"),
     ],
@@ -184,6 +189,7 @@ def test_outside_of_a_job_it_goes_to_the_present_folder_and_that_is_said_once(de
     folder = desk.folder / "retarget-track"
     assert len(list(folder.glob("*.jsonl"))) == 2
     assert len(list(folder.glob("*/t.json"))) == 1
+    assert (folder / ".gitignore").read_text() == "*\n"
 
 
 def test_a_folder_that_is_not_on_this_machine_is_no_reason_to_fail(present: Desk) -> None:
