@@ -215,6 +215,24 @@ def test_a_line_that_was_cut_is_left_out_and_that_is_said(workshop: Workshop) ->
     assert said.count("what a process logged last was cut short") == 1
 
 
+def test_what_is_no_file_of_track_is_left_out_and_that_is_said(workshop: Workshop) -> None:
+    code = (
+        "import os; from retarget import track\n"
+        "folder = os.environ['RETARGET_TRACK']\n"
+        "os.mkdir(folder + '/a-folder.jsonl')\n"
+        "os.symlink('/nowhere', folder + '/a-link.jsonl')\n"
+        "os.mkfifo(folder + '/a-pipe.jsonl')\n"
+        "open(os.fsencode(folder) + b'/a-\\xff.jsonl', 'w').write('{}\\n')\n"
+        "track.log(a=1, step=0)"
+    )
+    heard = workshop.run("python", "-c", code)
+    assert heard.kinds[-1] == "finished"
+    assert [line["m"] for line in heard.tracked] == [{"a": 1.0}]
+    said = heard.stream("prepare").decode()
+    for name in ("a-folder", "a-link", "a-pipe", "a-\\udcff"):
+        assert f"retarget: track: '{name}.jsonl' is left out" in said
+
+
 def test_lines_longer_than_a_request_come_whole(workshop: Workshop) -> None:
     code = (
         "from retarget import track\n"

@@ -176,3 +176,23 @@ def test_reading_many_lines_keeps_their_order() -> None:
     content = lines({"p": {"a": "1"}}, {"g": {"t": "x"}}, {"p": {"a": "2"}}, {"g": {"t": "y"}})
     logged, refused = read(content)
     assert (logged.params, logged.tags, refused) == ([("a", "1"), ("a", "2")], {"t": "y"}, [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"m":{"a":1' + b"0" * 400 + b'},"s":0,"t":0}',
+        b'{"m":{"a":1},"s":' + b"9" * 5000 + b',"t":0}',
+        b'{"m":{"a":[1]},"s":0,"t":0}',
+        b'{"m":' + b"[" * 5000,
+        b"\xff\xfe",
+        b"5",
+        b'{"a":{"type":"table"}}',
+    ],
+)
+def test_a_line_of_ones_own_making_is_left_out_and_the_others_are_not(line: bytes) -> None:
+    good = b'{"m":{"a":1},"s":0,"t":0}'
+    logged, refused = read(b"\n".join([good, line, good, b""]))
+    assert len(logged.metrics) == 2
+    assert len(refused) == 1
+    assert refused[0].startswith("a line is damaged and left out: ")

@@ -95,7 +95,7 @@ class _Reader:
                 self.refused.append("lines of a newer version are left out; upgrade the server")
             else:
                 self._kinds[kind](told[kind], told)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
             self.refused.append(f"a line is damaged and left out: {line[:80]!r}")
 
     def _add_metrics(self, points: dict[str, Any], told: dict[str, Any]) -> None:

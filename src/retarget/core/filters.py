@@ -12,6 +12,7 @@ Literal = str | int | float | tuple[str, ...] | tuple[int, ...] | None
 
 _MOST_CLAUSES = 200  # a database takes an expression only so deep,
 _LONGEST = 100_000  # and only so many values
+MOST_ORDERS = 20  # each is one more table to join: SQLite crashes over some sixty
 _LARGEST_ID = (1 << 31) - 1
 _WHOLE_ID = re.compile(r"\s*[+-]?\d{1,18}\s*")
 _NUMERIC = (">", ">=", "!=", "=", "<", "<=")
@@ -81,10 +82,18 @@ def parse_filter(text: str, grammar: Grammar) -> tuple[Clause, ...]:
 
 def parse_orders(texts: Sequence[str], grammar: Grammar) -> tuple[Order, ...]:
     """Return what to order by; nothing may be named twice."""
+    check_orders(len(texts))
     orders = tuple(_order(text, grammar) for text in texts)
     if len({(order.kind, order.key) for order in orders}) < len(orders):
         raise Invalid(f"`order_by` contains duplicate fields: {list(texts)}")
     return orders
+
+
+def check_orders(count: int) -> None:
+    if count > MOST_ORDERS:
+        raise Invalid(
+            f"`order_by` names {count} fields; at most {MOST_ORDERS} can be", field="order_by"
+        )
 
 
 def experiment_id(text: str) -> int:

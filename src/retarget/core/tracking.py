@@ -104,6 +104,6 @@ def artifact_path(location: str) -> str | None:
         address = urlsplit(location)
     except ValueError:
         return None
-    if address.scheme != ARTIFACTS.partition(":")[0]:
+    if address.scheme != ARTIFACTS.partition(":")[0] or "#" in location:
         return None
     return "/".join(name for name in unquote(address.path).split("/") if name)

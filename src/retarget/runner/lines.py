@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 
 from retarget.runner.errors import Refused
 from retarget.runner.folder import Folder
@@ -11,6 +13,7 @@ from retarget.runner.server import Server
 _CHUNK = 1 << 18  # bytes in one request: the server takes them in as one transaction
 _LONGEST = 4 << 20  # bytes of a line; ours are shorter
 _MOST_SAID = 50
+_NAME = re.compile(r"[\w.-]{1,100}\Z", re.ASCII)
 
 
 class Lines:
@@ -32,7 +35,14 @@ class Lines:
 
     def _send(self, server: Server, name: str, last: bool) -> None:
         path = os.path.join(self._folder.track, name)
-        size = os.stat(path).st_size
+        try:
+            size = _size(path)
+            if not _NAME.match(name):
+                raise OSError("that is not the name of a file of `track`")
+        except OSError as error:
+            self._refused.add(name)
+            self._say(f"{name!r} is left out: {error.strerror or error}")
+            return
         while name not in self._refused and self._offsets.get(name, 0) < size:
             content = _whole_lines(path, self._offsets.get(name, 0))
             if not content:
@@ -56,6 +66,14 @@ class Lines:
         if text not in self._said and len(self._said) < _MOST_SAID:
             self._said.add(text)
             self._folder.say(f"retarget: track: {text}")
+
+
+def _size(path: str) -> int:
+    found = os.lstat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError("it is not a file")
+    with open(path, "rb"):  # it can be read
+        return found.st_size
 
 
 def _whole_lines(path: str, offset: int) -> bytes:

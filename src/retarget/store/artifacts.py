@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, collate, delete, or_, select
 
 from retarget.core.errors import Invalid, NotFound
+from retarget.core.models import REGISTRY
 from retarget.core.tracking import artifact_path
 from retarget.store.engine import insert_new, reading, upsert, writing
 from retarget.store.schema import artifacts, jobs, logged_models, model_versions, outputs, runs
@@ -142,6 +143,8 @@ def _put(db: Connection, files: Iterable[Artifact]) -> None:
 
 def _check_free(db: Connection, path: str) -> None:
     names = path.split("/")
+    if len(names) == 1 and (path.isdecimal() or path == REGISTRY):
+        raise Invalid(f"{path!r} cannot be written: it is the folder of others", field="path")
     above = ["/".join(names[:count]) for count in range(1, len(names))]
     file = db.scalar(select(artifacts.c.path).where(artifacts.c.path.in_(above)).limit(1))
     if file is not None:
@@ -232,12 +235,15 @@ def _level(
 
 
 def _made_by(db: Connection, job_id: str) -> set[str]:
-    """Return the folders of what a job made."""
-    found: set[str | None] = set()
+    """Return the folders of what a job made: each has the id of its run or model in its path."""
+    found: set[str] = set()
     for table in (runs, logged_models):
-        mine = select(table.c.location).where(table.c.job_id == job_id)
-        found |= {artifact_path(location) for location in db.scalars(mine)}
-    return {folder for folder in found if folder}
+        mine = select(table.c.id, table.c.location).where(table.c.job_id == job_id)
+        for made, location in db.execute(mine):
+            folder = artifact_path(location) or ""
+            if made in folder.split("/"):
+                found.add(folder)
+    return found
 
 
 def _registered(db: Connection, folder: str) -> list[Artifact]:

@@ -296,12 +296,19 @@ def _put_files(db: Connection, location: str, files: Sequence[Output]) -> None:
 
 
 def _remove_files(db: Connection, locations: set[str]) -> None:
-    """Remove what stood in versions' own folders; a copied version still refers to the first's."""
-    used = select(model_versions.c.location).where(model_versions.c.location.in_(locations))
-    for location in locations - set(db.scalars(used)):
-        folder = artifact_path(location) or ""
-        if folder.startswith(f"{REGISTRY}/"):
-            db.execute(delete(artifacts).where(below(artifacts.c.path, folder)))
+    """Remove versions' own folders, unless a version is left that refers to one or into it."""
+    roots = {_own_folder(location) for location in locations} - {""}
+    if roots:
+        left = db.scalars(select(model_versions.c.location).distinct())
+        roots -= {_own_folder(location) for location in left}
+    for root in roots:
+        db.execute(delete(artifacts).where(below(artifacts.c.path, root)))
+
+
+def _own_folder(location: str) -> str:
+    """Return the folder that was made for a version, which an address is in; "" if it is not."""
+    top, _, rest = (artifact_path(location) or "").partition("/")
+    return f"{top}/{rest.partition('/')[0]}" if top == REGISTRY and rest else ""
 
 
 def _get(db: Connection, name: str) -> Model:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def keep_file(place: Place, path: AnyPath, name: str | None) -> None:
-    source = str(os.fspath(path))
+    source = os.fsdecode(path)
     if os.path.isdir(source):
         raise IsADirectoryError(f"path: {source} is a folder; use track.artifacts")
     if not os.path.isfile(source):
@@ -25,7 +25,7 @@ def keep_file(place: Place, path: AnyPath, name: str | None) -> None:
 
 
 def keep_folder(place: Place, folder: AnyPath, name: str | None) -> None:
-    root = os.path.abspath(str(os.fspath(folder)))
+    root = os.path.abspath(os.fsdecode(folder))
     if not os.path.isdir(root):
         raise NotADirectoryError(f"folder: there is no folder {root}")
     wanted = os.path.basename(root) if name is None else name and artifact_name(name)

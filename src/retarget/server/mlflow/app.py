@@ -9,12 +9,15 @@ import json
 import logging
 from asyncio import get_running_loop
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from anyio import CancelScope
+from anyio.to_thread import run_sync
 from fastapi import FastAPI
 from starlette.applications import Starlette
+from starlette.concurrency import iterate_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
@@ -40,7 +43,7 @@ from retarget.server.state import State
 _log = logging.getLogger(__name__)
 
 # What answers: it is run in a thread, and returns what becomes JSON, or the JSON in pieces.
-Answer = Callable[[Ask], dict[str, Any] | Iterator[bytes]]
+Answer = Callable[[Ask], dict[str, Any] | Generator[bytes]]
 Table = list[tuple[str, str, Answer]]  # method, address below /api/2.0, what answers
 
 PLACES = ("/api/2.0", "/api/3.0", "/ajax-api/2.0", "/ajax-api/3.0")
@@ -169,10 +172,20 @@ def _route(
     return endpoint
 
 
-def _response(content: dict[str, Any] | Iterator[bytes]) -> Response:
+def _response(content: dict[str, Any] | Generator[bytes]) -> Response:
     if isinstance(content, dict):
         return answer_json(content)
-    return StreamingResponse(content, media_type="application/json")
+    return StreamingResponse(_pieces(content), media_type="application/json")
+
+
+async def _pieces(content: Generator[bytes]) -> AsyncGenerator[bytes]:
+    """Yield what is read in threads; the database is let go even if the client leaves."""
+    try:
+        async for piece in iterate_in_threadpool(content):
+            yield piece
+    finally:
+        with CancelScope(shield=True):
+            await run_sync(content.close)
 
 
 def _read(request: Request, content: bytes) -> dict[str, Any]:

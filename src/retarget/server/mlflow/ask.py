@@ -115,12 +115,7 @@ class Ask:
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Return a list of objects; none if it was left out."""
-        value: Any = self.body.get(name)
-        if value is None:
-            return []
-        if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):  # pyright: ignore[reportUnknownVariableType]
-            raise wrong_type(name, value)
-        return value  # pyright: ignore[reportUnknownVariableType]
+        return read_rows(self.body.get(name), name)
 
     def texts(self, name: str) -> list[str]:
         """Return a list of texts; a query gives one of them alone as a text."""
@@ -135,17 +130,29 @@ class Ask:
 
     def pairs(self, name: str) -> dict[str, str]:
         """Return a list of {key, value} as a dictionary; the last of equal keys counts."""
-        found: dict[str, str] = {}
-        for row in self.rows(name):
-            key, value = row.get("key"), row.get("value", "")
-            if not isinstance(key, str) or not isinstance(value, str):
-                raise wrong_type(name, self.body[name])
-            found[key] = value
-        return found
+        return read_pairs(self.body.get(name), name)
 
     def writable(self, run: Run) -> Run:
         self.caller.check_writes(run.job_id, f"run {run.id!r}")
         return run
+
+
+def read_rows(value: Any, name: str) -> list[dict[str, Any]]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):  # pyright: ignore[reportUnknownVariableType]
+        raise wrong_type(name, value)
+    return value  # pyright: ignore[reportUnknownVariableType]
+
+
+def read_pairs(given: Any, name: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for row in read_rows(given, name):
+        key, value = row.get("key"), row.get("value", "")
+        if not isinstance(key, str) or not isinstance(value, str):
+            raise wrong_type(name, given)
+        found[key] = value
+    return found
 
 
 def missing(name: str) -> Invalid:

@@ -1,7 +1,7 @@
 """MLflow's API: experiments."""
 
 from typing import Any
-from urllib.parse import urlparse
+from urllib.parse import unquote, urlparse
 
 from retarget.core.errors import Invalid
 from retarget.core.limits import (
@@ -10,6 +10,7 @@ from retarget.core.limits import (
     check_experiment_tag,
     check_length,
 )
+from retarget.core.tracking import artifact_path
 from retarget.server.mlflow.app import Table
 from retarget.server.mlflow.ask import Ask
 from retarget.server.mlflow.show import show_experiment
@@ -18,6 +19,8 @@ from retarget.server.mlflow.show import show_experiment
 def create(ask: Ask) -> dict[str, Any]:
     name = check_experiment_name(ask.need("name"))
     location = _check_location(ask.text("artifact_location"))
+    if location and artifact_path(location) is not None:
+        ask.caller.check_owner("choose where in the server's own artifacts an experiment has its")
     tags = ask.pairs("tags")
     for key, value in tags.items():
         check_experiment_tag(key, value)
@@ -76,9 +79,9 @@ def _check_location(location: str) -> str:
         parsed = urlparse(location)
     except ValueError:
         raise Invalid(f"'artifact_location' is not an address: {location!r}") from None
-    if parsed.fragment or parsed.params:
+    if "#" in location or parsed.params:
         raise Invalid("'artifact_location' URL can't include fragments or params.")
-    if ".." in parsed.query or ".." in parsed.path.split("/"):
+    if ".." in parsed.query or ".." in unquote(parsed.path).split("/"):
         raise Invalid("'artifact_location' must not lead upwards with '..'")
     return location
 

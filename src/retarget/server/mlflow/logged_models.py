@@ -5,6 +5,7 @@ import uuid
 from typing import Any
 
 from retarget.core.errors import Invalid
+from retarget.core.limits import check_param
 from retarget.core.models import LoggedModel, LoggedModelStatus, ModelMetric, check_logged_name
 from retarget.core.names import suggest_name
 from retarget.core.tracking import address_below
@@ -66,7 +67,8 @@ def delete_tag(ask: Ask) -> dict[str, Any]:
 
 
 def log_params(ask: Ask) -> dict[str, Any]:
-    ask.parts.logged_models.log_params(_writable(ask), ask.pairs("params"))
+    params = {key: check_param(key, value) for key, value in ask.pairs("params").items()}
+    ask.parts.logged_models.log_params(_writable(ask), params)
     return {}
 
 
@@ -126,7 +128,7 @@ def _status(value: Any) -> LoggedModelStatus:
         return LoggedModelStatus(value)
     try:
         number = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise wrong_type("status", value) from None
     if not 0 <= number < len(_STATUSES):
         raise Invalid(f"Unknown model status: {number}", field="status")

@@ -1,11 +1,11 @@
 """MLflow's API: the histories of metrics."""
 
-import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from retarget.core.errors import Invalid
+from retarget.core.pages import read_offset, write_token
 from retarget.core.tracking import Metric
 from retarget.server.mlflow.app import Table
 from retarget.server.mlflow.ask import Ask, missing
@@ -13,10 +13,11 @@ from retarget.server.mlflow.show import show_metric
 
 _MOST = 25_000
 _MOST_RUNS = 100
+_MOST_AT_ONCE = 1_000_000  # points of a history that are asked for in pages
 _MOST_SAMPLED = 2500
 
 
-def history(ask: Ask) -> dict[str, Any] | Iterator[bytes]:
+def history(ask: Ask) -> dict[str, Any] | Generator[bytes]:
     """Give out the points of a metric; without `max_results` all, as they are read."""
     run_id, key = ask.text("run_uuid") or ask.need("run_id"), ask.need("metric_key")
     most, skip = ask.whole("max_results"), _offset(ask.text("page_token"))
@@ -28,10 +29,11 @@ def history(ask: Ask) -> dict[str, Any] | Iterator[bytes]:
             f"Invalid value {most} for parameter 'max_results' supplied. "
             "It must be a positive integer."
         )
+    most = min(most, _MOST_AT_ONCE)
     found = ask.parts.metrics.history(run_id, key, most=most + 1, skip=skip)
     answer: dict[str, Any] = {"metrics": [show_metric(metric) for metric in found[:most]]}
     if len(found) > most:
-        answer["next_page_token"] = _token(skip + most)
+        answer["next_page_token"] = write_token({"offset": skip + most})
     return answer
 
 
@@ -86,7 +88,7 @@ def _steps(start: int | None, end: int | None) -> tuple[int, int] | None:
     return start, end
 
 
-def _streamed(parts: Iterator[list[Metric]], skip: int) -> Iterator[bytes]:
+def _streamed(parts: Iterator[list[Metric]], skip: int) -> Generator[bytes]:
     yield b'{"metrics":['
     between = ""
     for part in parts:
@@ -103,14 +105,7 @@ def _offset(token: str) -> int:
     """Return how many points a page token has us pass over."""
     if not token:
         return 0
-    try:
-        return max(0, int(json.loads(base64.b64decode(token))["offset"]))
-    except (ValueError, KeyError, TypeError):
-        raise Invalid("Invalid page token, could not base64-decode") from None
-
-
-def _token(offset: int) -> str:
-    return base64.b64encode(json.dumps({"offset": offset}).encode()).decode()
+    return read_offset(token)
 
 
 TABLE: Table = [

@@ -3,7 +3,7 @@
 from typing import Any
 
 from retarget.control import models
-from retarget.core.limits import check_key
+from retarget.core.limits import check_key, check_length
 from retarget.core.models import (
     STAGES,
     Model,
@@ -21,10 +21,12 @@ from retarget.server.mlflow.sources import read_source
 
 _PROMPT_TAG = "mlflow.prompt.is_prompt"
 
+_LONGEST_DESCRIPTION = 100_000
+
 
 def create_model(ask: Ask) -> dict[str, Any]:
     name = check_model_name(ask.need("name"))
-    tags, description = _tags(ask), ask.text("description")
+    tags, description = _tags(ask), _description(ask)
     return _model(ask.parts.models.create(name, description, tags, now=ask.now))
 
 
@@ -33,11 +35,12 @@ def get_model(ask: Ask) -> dict[str, Any]:
 
 
 def update_model(ask: Ask) -> dict[str, Any]:
-    name, description = _name(ask), ask.text("description")
+    name, description = _name(ask), _description(ask)
     return _model(ask.parts.models.describe(name, description, now=ask.now))
 
 
 def rename_model(ask: Ask) -> dict[str, Any]:
+    ask.caller.check_owner("rename registered models")
     name, new_name = ask.need("name"), check_model_name(ask.need("new_name"))
     return _model(ask.parts.models.rename(check_model_name(name), new_name, now=ask.now))
 
@@ -95,7 +98,7 @@ def create_version(ask: Ask) -> dict[str, Any]:
     )
     draft = ModelVersion(
         name=check_model_name(name),
-        description=ask.text("description"),
+        description=_description(ask),
         source=found.source,
         location=found.location,
         run_id=found.run_id,
@@ -116,7 +119,7 @@ def get_version(ask: Ask) -> dict[str, Any]:
 
 def update_version(ask: Ask) -> dict[str, Any]:
     name, version = _pair(ask)
-    description = ask.text("description")
+    description = _description(ask)
     return _version(ask.parts.models.describe_version(name, version, description, now=ask.now))
 
 
@@ -202,6 +205,10 @@ def _name(ask: Ask) -> str:
 def _pair(ask: Ask) -> tuple[str, int]:
     name, version = ask.need("name"), ask.need("version")
     return check_model_name(name), check_version(version)
+
+
+def _description(ask: Ask) -> str:
+    return check_length("description", ask.text("description"), _LONGEST_DESCRIPTION)
 
 
 def _tags(ask: Ask) -> dict[str, str]:

@@ -7,8 +7,10 @@ from typing import Any
 
 from retarget.core.errors import Invalid
 from retarget.core.limits import (
+    LONGEST_TAG,
     check_batch,
     check_dataset,
+    check_length,
     check_metrics,
     check_param,
     check_run_id,
@@ -27,7 +29,7 @@ from retarget.core.tracking import (
     address_below,
 )
 from retarget.server.mlflow.app import Table
-from retarget.server.mlflow.ask import Ask, double, missing, whole, wrong_type
+from retarget.server.mlflow.ask import Ask, double, missing, read_pairs, whole, wrong_type
 from retarget.server.mlflow.show import show_run, show_run_info
 from retarget.store.experiments import check_active
 from retarget.store.runs import NAME_TAG
@@ -75,7 +77,7 @@ def update(ask: Ask) -> dict[str, Any]:
     if ask.body.get("end_time") is not None:
         change["ended"] = ask.whole("end_time")
     if ask.text("run_name"):
-        change["name"] = ask.text("run_name")
+        change["name"] = check_length("run_name", ask.text("run_name"), LONGEST_TAG)
     return {"run_info": show_run_info(ask.parts.runs.update(run_id, change))}
 
 
@@ -165,7 +167,7 @@ def log_model(ask: Ask) -> dict[str, Any]:
     run_id, text = ask.need("run_id"), ask.need("model_json")
     try:
         model = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Invalid(f"Malformed model info. \n {text} \n is not a valid JSON.") from None
     needed = {"artifact_path", "flavors", "utc_time_created", "run_id"}
     absent = needed - set(model) if isinstance(model, dict) else needed  # pyright: ignore[reportUnknownArgumentType]
@@ -174,11 +176,28 @@ def log_model(ask: Ask) -> dict[str, Any]:
     _check_writes(ask, run_id)
 
     def join(seen: str | None) -> str:
-        both = json.dumps([*(json.loads(seen) if seen else []), model])
-        return check_tag(_LOGGED_MODELS, both)
+        return _newest([*_listed(seen), model])
 
     ask.parts.runs.append_to_tag(run_id, _LOGGED_MODELS, join)
     return {}
+
+
+def _listed(seen: str | None) -> list[Any]:
+    """Return the models in the tag; none if somebody has written something else there."""
+    try:
+        found = json.loads(seen or "[]")
+    except (ValueError, RecursionError):
+        return []
+    return found if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType]
+
+
+def _newest(models: list[Any]) -> str:
+    """Write as many of the newest models as a tag has room for."""
+    while len(text := json.dumps(models)) > LONGEST_TAG and models:
+        models = models[1:]
+    if not models:
+        raise Invalid(f"the model info has more than {LONGEST_TAG} characters", field="model_json")
+    return text
 
 
 def _run_id(ask: Ask) -> str:
@@ -218,6 +237,8 @@ def _metric(row: dict[str, Any], where: str) -> Metric:
     if "model_id" not in row and "dataset_name" not in row and "dataset_digest" not in row:
         return Metric(key, value, timestamp, step)
     about = [row.get(name) or None for name in ("model_id", "dataset_name", "dataset_digest")]
+    if not all(value is None or isinstance(value, str) for value in about):
+        raise wrong_type(f"{where}model_id", about)
     if (about[1] is None) != (about[2] is None):
         raise Invalid("Both dataset_name and dataset_digest must be provided if one is provided")
     return Metric(key, value, timestamp, step, *about)
@@ -246,11 +267,13 @@ def _dataset_input(row: dict[str, Any]) -> DatasetInput:
     for name in ("name", "digest", "source_type", "source"):
         if not known.get(name):
             raise missing(name)
+    for name in ("name", "digest", "source_type", "source", "schema", "profile"):
+        if not isinstance(known.get(name), str | None):
+            raise wrong_type(name, known[name])
     values = {name: known.get(name) for name in ("name", "digest", "source_type", "source")}
     values |= {"schema_": known.get("schema"), "profile": known.get("profile")}
     read = Dataset.model_validate(values)
-    words: list[dict[str, Any]] = row.get("tags") or []
-    tags = {str(word.get("key", "")): str(word.get("value", "")) for word in words}
+    tags = read_pairs(row.get("tags"), "tags")
     check_dataset(read, tags)
     return DatasetInput(dataset=read, tags=tags)
 

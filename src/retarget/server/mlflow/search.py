@@ -8,6 +8,7 @@ from retarget.core.filters import (
     OnDataset,
     Order,
     Search,
+    check_orders,
     experiment_id,
     parse_filter,
     parse_orders,
@@ -34,6 +35,7 @@ _MOST = 50_000
 _MOST_MODELS = 1_000
 _MOST_VERSIONS = 200_000
 _MOST_EXPERIMENTS = 20  # in a search for datasets
+_MOST_ON = 100  # datasets that logged models were measured on
 _PIECE = 1_000  # runs that are loaded at once
 
 _VIEWS = {
@@ -41,7 +43,7 @@ _VIEWS = {
     "DELETED_ONLY": [DELETED],
     "ALL": [ACTIVE, DELETED],
 }
-_NUMBERED = dict(enumerate(_VIEWS.values(), start=1))
+_NUMBERED = {str(number): stages for number, stages in enumerate(_VIEWS.values(), start=1)}
 # What the token of a page of logged models must have in common with the search.
 _TOLD = {
     "experiment_ids": ("Experiment IDs", "do not match the requested experiment IDs"),
@@ -90,6 +92,7 @@ def logged_models(ask: Ask) -> dict[str, Any]:
     if not ids:
         raise missing("experiment_ids")
     rows = [_ordering(row) for row in ask.rows("order_by")]
+    check_orders(len(rows))
     asked = {
         "experiment_ids": ids,
         "filter_string": ask.text("filter") or None,
@@ -98,7 +101,7 @@ def logged_models(ask: Ask) -> dict[str, Any]:
     search = Search(
         parse_filter(ask.text("filter"), LOGGED_MODELS),
         tuple(_logged_order(row) for row in rows),
-        _size(ask, 50) if ask.body.get("max_results") else 50,
+        _size(ask, 50, most=_MOST) if ask.body.get("max_results") else 50,
         _begin(ask.text("page_token"), asked),
     )
     numbers = [experiment_id(each) for each in ids]
@@ -147,9 +150,10 @@ def _supplied(limit: int) -> str:
 
 def _stages(ask: Ask, name: str) -> list[str]:
     view = ask.body.get(name, "ACTIVE_ONLY")
-    if isinstance(view, str) and view.isdecimal():
-        view = int(view)
-    stages = _VIEWS.get(view) if isinstance(view, str) else _NUMBERED.get(view)
+    if not isinstance(view, str | int):
+        raise wrong_type(name, view)
+    stages = _VIEWS.get(view) if isinstance(view, str) else None
+    stages = stages or _NUMBERED.get(str(view))
     if stages is None:
         raise wrong_type(name, view)
     return stages
@@ -199,7 +203,10 @@ def _logged_order(row: dict[str, Any]) -> Order:
 
 def _datasets(ask: Ask) -> list[OnDataset]:
     found: list[OnDataset] = []
-    for row in ask.rows("datasets"):
+    given = ask.rows("datasets")
+    if len(given) > _MOST_ON:
+        raise Invalid(f"`datasets` names {len(given)}; at most {_MOST_ON} can be", field="datasets")
+    for row in given:
         name, digest = row.get("dataset_name"), row.get("dataset_digest") or ""
         if not name:
             raise Invalid("`dataset_name` in the `datasets` clause must be specified.")

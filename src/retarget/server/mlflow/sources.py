@@ -8,7 +8,8 @@ from urllib.parse import unquote_plus, urlsplit
 from retarget.control import models
 from retarget.control.parts import Parts
 from retarget.core.errors import Invalid, NotFound
-from retarget.core.models import LATEST, Lineage, ModelVersion, check_stage
+from retarget.core.limits import LONGEST_LOCATION, check_length
+from retarget.core.models import LATEST, Lineage, ModelVersion, check_stage, check_version
 
 _HERE = ("", ".", "localhost", "127.0.0.1")
 
@@ -27,7 +28,12 @@ def read_source(parts: Parts, source: str, run_id: str, model_id: str, job_id: s
 
     `job_id` is the job that asks, which is where a version comes from that names no run.
     """
-    if urlsplit(source).scheme == "models":
+    check_length("source", source, LONGEST_LOCATION)
+    try:
+        scheme = urlsplit(source).scheme
+    except ValueError:
+        raise Invalid(f"Invalid model version source: '{source}'.", field="source") from None
+    if scheme == "models":
         return _of_model(parts, source, run_id, model_id, job_id)
     logged = parts.logged_models.get(model_id) if model_id else None
     if _is_local(source):
@@ -71,7 +77,7 @@ def _version(parts: Parts, names: list[str]) -> ModelVersion:
         return parts.models.by_alias(name, alias)
     name, end = names
     if end.isdecimal():
-        return parts.models.get_version(name, int(end))
+        return parts.models.get_version(name, check_version(end))
     if end.lower() == LATEST:
         return parts.models.by_alias(name, LATEST)
     found = parts.models.latest(name, [check_stage(end)])

@@ -64,18 +64,19 @@ def routes(state: State) -> list[BaseRoute]:
     uploads = state.parts.uploads
 
     async def put_part(request: Request) -> Response:
-        upload_id, number = request.path_params["upload_id"], request.path_params["number"]
-        proof = _proof(state.parts.secret, upload_id, number)
+        upload_id, text = request.path_params["upload_id"], request.path_params["number"]
+        proof = _proof(state.parts.secret, upload_id, text)
         given = request.query_params.get("proof", "")
-        if not hmac.compare_digest(given.encode(), proof.encode()):
+        if not hmac.compare_digest(given.encode("utf-8", "replace"), proof.encode()):
             raise Forbidden("that is not an address this server gave out for a part")
+        number = int(text)
         upload = await run_sync(uploads.find, upload_id)
         with uploads.writing(upload, number) as part:
             await fill(part, request.stream())
             digest = await run_sync(part.keep)
         return Response(headers={"ETag": f'"{digest}"'})
 
-    address = "/mlflow-artifacts/mpu/part/{upload_id}/{number:int}"
+    address = "/mlflow-artifacts/mpu/part/{upload_id}/{number}"
     return [Route(address, put_part, methods=["PUT"])]
 
 
@@ -90,13 +91,14 @@ def _path(ask: Ask) -> str:
 
 
 def _credential(ask: Ask, upload: Upload, number: int) -> dict[str, Any]:
-    proof = _proof(ask.parts.secret, upload.id, number)
+    proof = _proof(ask.parts.secret, upload.id, str(number))
     place = f"/api/2.0/mlflow-artifacts/mpu/part/{upload.id}/{number}?proof={proof}"
     return {"url": ask.base + place, "part_number": number, "headers": {}}
 
 
-def _proof(secret: bytes, upload_id: str, number: int) -> str:
-    return hmac.new(secret, f"part:{upload_id}:{number}".encode(), hashlib.sha256).hexdigest()
+def _proof(secret: bytes, upload_id: str, number: str) -> str:
+    what = f"part:{upload_id}:{number}".encode("utf-8", "replace")
+    return hmac.new(secret, what, hashlib.sha256).hexdigest()
 
 
 def _upload(ask: Ask, path: str) -> Upload:
