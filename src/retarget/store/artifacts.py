@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, collate, delete, or_, select
 
 from retarget.core.errors import Invalid, NotFound
-from retarget.core.models import REGISTRY
 from retarget.core.tracking import artifact_path
 from retarget.store.engine import insert_new, reading, upsert, writing
 from retarget.store.schema import artifacts, jobs, logged_models, model_versions, outputs, runs
@@ -143,8 +142,6 @@ def _put(db: Connection, files: Iterable[Artifact]) -> None:
 
 def _check_free(db: Connection, path: str) -> None:
     names = path.split("/")
-    if len(names) == 1 and (path.isdecimal() or path == REGISTRY):
-        raise Invalid(f"{path!r} cannot be written: it is the folder of others", field="path")
     above = ["/".join(names[:count]) for count in range(1, len(names))]
     file = db.scalar(select(artifacts.c.path).where(artifacts.c.path.in_(above)).limit(1))
     if file is not None:

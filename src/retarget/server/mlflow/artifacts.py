@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from retarget.control.parts import Parts
 from retarget.core.errors import Invalid, RetargetError
-from retarget.core.models import check_version
+from retarget.core.models import REGISTRY, check_version
 from retarget.core.tracking import artifact_path
 from retarget.server.mlflow import uploads
 from retarget.server.mlflow.app import NotOffered, Table, answer_json, caller_of, on_error
@@ -174,6 +174,8 @@ def _writable(state: State, request: Request) -> str:
     caller, path = _opened(state, request)
     if request.scope["path"].endswith("/"):
         raise Invalid("Artifact path must include a filename (cannot end with '/').", field="path")
+    if path.isdecimal() or path == REGISTRY:
+        raise Invalid(f"{path!r} cannot be written: it is a folder of others", field="path")
     check_writes(state.parts, caller, path.rpartition("/")[0])
     return path
 
