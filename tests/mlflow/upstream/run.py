@@ -109,10 +109,16 @@ def _write(results: Results) -> None:
         f"**{total['passed']} passed, {total['failed']} did not, {total['skipped']} are skipped by "
         f"MLflow, {total['no server']} ask no server.**",
     ]
+    reasons = Counter(
+        _why(name) or "not known"
+        for name, result in results.items()
+        if result["outcome"] == "failed"
+    )
+    lines += ["", "| how many do not pass | because |", "|--:|---|"]
+    lines += [f"| {count} | {why} |" for why, count in reasons.most_common()]
     for file, tests in every.items():
         lines += ["", f"## {file}", "", "Pass:", "", _listed(tests, "passed")]
-        reasons = sorted({why for counts in tests.values() for why in counts} - OUTCOMES)
-        for why in reasons:
+        for why in sorted({why for counts in tests.values() for why in counts} - OUTCOMES):
             lines += ["", f"Do not pass, because {why}:", "", _listed(tests, why)]
     PAGE.write_text("\n".join(lines) + "\n")
 
