@@ -4,10 +4,14 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 
-from benchmarks import tracking
+from benchmarks import crowds, logs, snapshots, starting, tracking
 from benchmarks.frame import CONSOLE, Row, line, show, write
 
 SUBJECTS: dict[str, Callable[[], Iterator[Row]]] = {
+    "starting": starting.measure,
+    "crowds": crowds.measure,
+    "snapshots": snapshots.measure,
+    "logs": logs.measure,
     "tracking": tracking.measure,
 }
 

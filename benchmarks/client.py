@@ -20,8 +20,8 @@ _fork = multiprocessing.get_context("fork")
 class Client:
     """One connection that is kept alive."""
 
-    def __init__(self, server: Server) -> None:
-        self._connection = HTTPConnection(str(urlsplit(server.url).netloc), timeout=300)
+    def __init__(self, server: Server, timeout: float = 300) -> None:
+        self._connection = HTTPConnection(str(urlsplit(server.url).netloc), timeout=timeout)
         self._headers = {"Content-Type": "application/json"}
         if server.token:
             self._headers["Authorization"] = f"Bearer {server.token}"
@@ -32,12 +32,15 @@ class Client:
         self._connection.request(method, path, body, self._headers)
         answer = self._connection.getresponse()
         content = answer.read()
-        if answer.status != 200:
+        if answer.status not in (200, 201):
             raise Refused(f"{method} {path}: {answer.status} {content[:300]!r}")
         return content
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         return json.loads(self.send(path, None if body is None else json.dumps(body).encode()))
+
+    def get(self, path: str) -> Any:
+        return json.loads(self.send(path))
 
     def experiment(self, name: str) -> str:
         """Make an experiment and return its id."""

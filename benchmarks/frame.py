@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
@@ -218,6 +218,52 @@ def serving(start: Start) -> Generator[Server, None, None]:
         _end(process)
 
 
+@contextmanager
+def ordering(
+    python: Path, script: Path, folder: Path, variables: Mapping[str, str] | None = None
+) -> Generator[Callable[[Mapping[str, Any]], Any], None, None]:
+    """Run a program in a peer's environment, which answers each order, a line of JSON, with one."""
+    path = f"{python.parent}:{os.environ.get('PATH', '')}"
+    with (folder / "peer.log").open("ab") as log:
+        process = subprocess.Popen(
+            [str(python), str(script)],
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env={"PATH": path, "HOME": str(folder), **(variables or {})},
+            text=True,
+            start_new_session=True,
+        )
+    orders, answers = process.stdin, process.stdout
+    assert orders is not None
+    assert answers is not None
+
+    def answer() -> Any:
+        said = answers.readline()
+        if not said:
+            log = (folder / "peer.log").read_text(errors="replace")
+            raise Refused(f"{script.name} failed:\n{log[-2000:]}")
+        return json.loads(said)
+
+    def order(what: Mapping[str, Any]) -> Any:
+        orders.write(json.dumps(what) + "\n")
+        orders.flush()
+        return answer()
+
+    try:
+        answer()  # it is ready
+        yield order
+    finally:
+        family = _family(process.pid)
+        with suppress(OSError):
+            orders.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        _end(process, family)
+        answers.close()
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -314,8 +360,8 @@ def _answers(start: Start, token: str) -> bool:
         connection.close()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    family = _family(process.pid)
+def _end(process: subprocess.Popen[Any], family: Sequence[int] = ()) -> None:
+    family = [*family, *_family(process.pid)]
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         process.wait(3)

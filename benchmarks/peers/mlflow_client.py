@@ -18,6 +18,8 @@ _SECONDS = 2.0  # no round takes longer
 def main() -> None:
     answers = sys.stdout
     sys.stdout = sys.stderr  # what MLflow prints is no answer
+    answers.write('"ready"\n')
+    answers.flush()
     for line in sys.stdin:
         answers.write(json.dumps(_obey(json.loads(line))) + "\n")
         answers.flush()

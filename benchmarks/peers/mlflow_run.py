@@ -1,0 +1,21 @@
+"""`mlflow run --env-manager local`, from Python: MLflow is imported already."""
+
+import os
+
+import mlflow
+from obey import obey
+
+
+def submit(script, out):
+    submitted = mlflow.projects.run(
+        os.path.dirname(script),
+        parameters={"out": out},
+        backend="local",
+        env_manager="local",
+        synchronous=False,
+    )
+    return submitted.wait
+
+
+mlflow.set_tracking_uri(f"sqlite:///{os.getcwd()}/mlflow.db")
+obey(submit)

@@ -1,0 +1,106 @@
+"""A large folder: how long until it is submitted, the first time and again."""
+
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from blake3 import blake3
+
+from benchmarks.frame import CACHE, CONSOLE, OURS, Bar, Row, take_turns
+from benchmarks.ours import running
+from benchmarks.starting import timed_command
+
+_FILES = 20_000
+_SIZE = 1_000_000_000
+_READ = "read and hash"
+_AGAIN = ("run", "--detach", "--", "true")
+
+
+def measure() -> Iterator[Row]:
+    folder = _folder()
+    with tempfile.TemporaryDirectory(dir=CACHE) as temporary:
+        place = Path(temporary)
+        numbers = iter(range(100))
+
+        def cold() -> float:
+            home = place / f"home-{next(numbers)}"
+            with running(home) as retarget:
+                took = timed_command(retarget, folder, *_AGAIN)() / 1000
+            shutil.rmtree(home)
+            return took
+
+        turns = {OURS: cold, _READ: lambda: _read(folder), **_others(folder, place)}
+        what = f"submit a folder of {_FILES:,} files, 1 GB, for the first time"
+        yield Row(what, "s", take_turns(turns), bar=Bar(times=1 / 3, of=_READ))
+        with running(place / "warm") as retarget:
+            once = timed_command(retarget, folder, *_AGAIN)
+            once()
+
+            def warm() -> float:
+                return once() / 1000
+
+            again = {OURS: warm, **_again(folder, place)}
+            yield Row("submit it again, unchanged", "s", take_turns(again, 5), bar=Bar(0.5))
+
+
+def _folder() -> Path:
+    """Return the folder, made if it is not there: files of all sizes in folders of a hundred."""
+    folder = CACHE / "folder"
+    if folder.exists():
+        return folder
+    CONSOLE.print("making a folder of 1 GB")
+    part = folder.with_suffix(".part")
+    shutil.rmtree(part, ignore_errors=True)
+    dice = random.Random(5)
+    for number in range(_FILES):
+        path = part / f"{number // 100:03}" / f"file-{number}.bin"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(dice.randbytes(_SIZE // _FILES))
+    return part.rename(folder)
+
+
+def _read(folder: Path) -> float:
+    began = time.perf_counter()
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with open(os.path.join(where, name), "rb") as file:
+                blake3(file.read()).hexdigest()
+    return time.perf_counter() - began
+
+
+def _others(folder: Path, place: Path) -> dict[str, Callable[[], float]]:
+    def add() -> float:
+        repository = place / "git"
+        shutil.rmtree(repository, ignore_errors=True)
+        _run("git", "init", "--quiet", "--bare", str(repository))
+        return _git_add(folder, repository)
+
+    def pack() -> float:
+        return _run("sh", "-c", f"tar cf - -C '{folder}' . | cat > /dev/null")
+
+    return {"git add": add, "tar": pack}
+
+
+def _again(folder: Path, place: Path) -> dict[str, Callable[[], float]]:
+    copy = place / "copy"
+    shutil.copytree(folder, copy)
+    found: dict[str, Callable[[], float]] = {"git add": lambda: _git_add(folder, place / "git")}
+    if shutil.which("rsync"):
+        found["rsync -n"] = lambda: _run("rsync", "-an", f"{folder}/", f"{copy}/")
+    return found
+
+
+def _git_add(folder: Path, repository: Path) -> float:
+    where = ("--git-dir", str(repository), "--work-tree", str(folder))
+    return _run("git", *where, "-c", "core.bare=false", "add", "-A", cwd=folder)
+
+
+def _run(*command: str, cwd: Path | None = None) -> float:
+    began = time.perf_counter()
+    subprocess.run(command, cwd=cwd, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began
