@@ -14,6 +14,7 @@ from benchmarks.frame import Refused, Server
 
 API = "/api/2.0/mlflow"
 
+_IDLE = 3.0  # seconds after which a connection is made anew
 _fork = multiprocessing.get_context("fork")
 
 
@@ -22,6 +23,7 @@ class Client:
 
     def __init__(self, server: Server, timeout: float = 300) -> None:
         self._connection = HTTPConnection(str(urlsplit(server.url).netloc), timeout=timeout)
+        self._used = time.monotonic()
         self._headers = {"Content-Type": "application/json"}
         if server.token:
             self._headers["Authorization"] = f"Bearer {server.token}"
@@ -29,9 +31,12 @@ class Client:
     def send(self, path: str, body: bytes | None = None) -> bytes:
         """Post the body, or get if there is none."""
         method = "GET" if body is None else "POST"
+        if time.monotonic() - self._used > _IDLE:
+            self._connection.close()  # the server may have; the next request opens it again
         self._connection.request(method, path, body, self._headers)
         answer = self._connection.getresponse()
         content = answer.read()
+        self._used = time.monotonic()
         if answer.status not in (200, 201):
             raise Refused(f"{method} {path}: {answer.status} {content[:300]!r}")
         return content

@@ -111,7 +111,7 @@ def _several(name: str, once: Callable[[], float]) -> Callable[[], list[float]]:
 
 def _snapshot(retarget: Retarget, code: Path) -> str:
     """Send the code, as a client does, and return its digest."""
-    command = ["run", "--name", "warm", "--python", sys.executable, "script.py", str(code / "out")]
+    command = ["run", "--name", "warm", "script.py", "--", str(code / "out")]
     _retarget(retarget, *command, cwd=code)
     return str(retarget.client.ask("/api/jobs/warm")["snapshot"])
 
@@ -150,7 +150,7 @@ def _environments(retarget: Retarget) -> Row:
         retarget.wait(retarget.submit("python", "-c", "pass", **asked)["name"])
         return (time.perf_counter() - began) * 1000
 
-    built = {"environment": {"pip": ["six==1.17.0"]}}
+    built = {"environment": {"kind": "system", "pip": ["six==1.17.0"]}}
     whole(**built)
     turns = {"plain": whole, "built": lambda: whole(**built)}
     found = take_turns(turns, 15)
