@@ -106,7 +106,8 @@ def _fill(database: Path) -> None:
         for setting in ("synchronous = OFF", "cache_size = -400000", "foreign_keys = OFF"):
             db.execute(f"PRAGMA {setting}")
         (job,) = db.execute("SELECT * FROM jobs").fetchall()
-        old = {"id": job["id"], "name": job["name"]}
+        (key,) = db.execute("SELECT key FROM attempts").fetchone()
+        old = {"id": job["id"], "name": job["name"], "key": key}
         for table in ("jobs", "history", "attempts", "runs", "tags"):
             rows = [dict(row) for row in db.execute(f"SELECT * FROM {table}")]
             _insert(db, table, (_copy(row, old, n) for n in range(_MANY) for row in rows))
@@ -117,6 +118,7 @@ def _fill(database: Path) -> None:
 
 def _copy(row: dict[str, Any], old: dict[str, str], number: int) -> dict[str, Any]:
     new = {old["id"]: f"{number:032x}", old["name"]: f"job-{number}"}
+    new[old["key"]] = f"{number:032x}"
     copied = {
         name: _replaced(value, old["id"], new[old["id"]]) if isinstance(value, str) else value
         for name, value in row.items()
