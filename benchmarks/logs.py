@@ -42,7 +42,7 @@ def _throughput(retarget: Retarget) -> float:
     (stream,) = [
         each
         for each in retarget.client.get(f"/api/jobs/{job['name']}/streams")
-        if each["name"] == "output"
+        if each["stream"] == "output"
     ]
     if stream["size"] != _SIZE:
         raise Refused(f"{stream['size']} of {_SIZE} bytes came")

@@ -27,7 +27,14 @@ class Blobs:
 
     def missing(self, digests: Iterable[str], *, now: float) -> list[str]:
         """Return those that are not here. The others count as new: a collection spares them."""
-        return [digest for digest in digests if not self._renew(digest, now)]
+        root, times = str(self.root), (now, now)
+        found: list[str] = []
+        for digest in digests:  # there may be many: no Path is made for each
+            try:
+                os.utime(f"{root}/{digest[:2]}/{_checked(digest)}", times)
+            except FileNotFoundError:
+                found.append(digest)
+        return found
 
     def put(self, content: bytes) -> str:
         digest = blake3(content).hexdigest()
@@ -67,22 +74,19 @@ class Blobs:
         for path in self.root.glob("*.part"):
             path.unlink(missing_ok=True)
 
-    def _renew(self, digest: str, now: float) -> bool:
-        try:
-            os.utime(self._place(digest), (now, now))
-        except FileNotFoundError:
-            return False
-        return True
-
     def _room(self, digest: str) -> Path:
         place = self._place(digest)
         place.parent.mkdir(exist_ok=True, mode=0o700)
         return place
 
     def _place(self, digest: str) -> Path:
-        if not is_digest(digest):
-            raise Invalid(f"digest: {digest[:80]!r} is not 64 hex digits", field="digest")
-        return self.root / digest[:2] / digest
+        return self.root / digest[:2] / _checked(digest)
+
+
+def _checked(digest: str) -> str:
+    if not is_digest(digest):
+        raise Invalid(f"digest: {digest[:80]!r} is not 64 hex digits", field="digest")
+    return digest
 
 
 class Part:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from retarget.blobs.folder import Blobs
+from retarget.blobs.snapshots import Snapshots
 from retarget.blobs.streams import Streams
 from retarget.blobs.uploads import Uploads
 from retarget.core.driver import Driver
@@ -40,6 +41,7 @@ class Parts:
     models: Models
     searches: Searches
     blobs: Blobs
+    snapshots: Snapshots
     streams: Streams
     uploads: Uploads
     connect: Callable[[Target], Driver]

@@ -91,13 +91,15 @@ def _admit(parts: Parts, spec: JobSpec) -> tuple[Target, Facts]:
 def _check_snapshot(parts: Parts, spec: JobSpec) -> None:
     if spec.snapshot is None:
         return
+    snapshot, now = spec.snapshot, parts.now()
     try:
-        content = parts.blobs.path(spec.snapshot).read_bytes()
+        missing = parts.snapshots.missing(
+            snapshot, lambda: decode(parts.blobs.path(snapshot).read_bytes()).digests(), now=now
+        )
     except NotFound:
         raise Invalid(
             "snapshot: the server does not have it; send it first", field="snapshot"
         ) from None
-    missing = parts.blobs.missing(decode(content).digests(), now=parts.now())
     if missing:
         raise Invalid(f"snapshot: {len(missing)} of its files were never sent", field="snapshot")
 

@@ -45,6 +45,10 @@ class Home:
         return self.root / "blobs"
 
     @property
+    def snapshots(self) -> Path:
+        return self.root / "snapshots"
+
+    @property
     def uploads(self) -> Path:
         """Files that come in parts, until all parts are there."""
         return self.root / "uploads"

@@ -13,6 +13,11 @@ class Uploads:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
+    def is_whole(self, snapshot: str, /) -> bool:
+        """Tell whether the server has a snapshot with all its files."""
+        asked = {"snapshot": snapshot}
+        return self._connection.post("/api/blobs/whole", asked, repeatable=True)["whole"]
+
     def missing(self, digests: list[str], /) -> list[str]:
         """Return those of `digests` that the server does not have."""
         asked = {"digests": digests}

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from retarget import __version__, drivers
 from retarget.blobs.folder import Blobs
+from retarget.blobs.snapshots import Snapshots
 from retarget.blobs.streams import Streams
 from retarget.blobs.uploads import Uploads
 from retarget.control.parts import Parts
@@ -79,7 +80,7 @@ def make_app(settings: Settings, *, stop: Callable[[], None]) -> ASGIApp:
     home, signals = settings.home, Signals()
     engine = open_engine(settings.database or f"sqlite:///{home.database}")
     migrate(engine)
-    woken = threading.Event()
+    woken, held = threading.Event(), Blobs(home.blobs)
     parts = Parts(
         jobs=Jobs(engine),
         outputs=Outputs(engine),
@@ -94,7 +95,8 @@ def make_app(settings: Settings, *, stop: Callable[[], None]) -> ASGIApp:
         logged_models=LoggedModels(engine),
         models=Models(engine),
         searches=Searches(engine),
-        blobs=Blobs(home.blobs),
+        blobs=held,
+        snapshots=Snapshots(home.snapshots, held),
         streams=Streams(home.logs),
         uploads=Uploads(home.uploads),
         connect=_connect,

@@ -7,6 +7,7 @@ from fastapi.responses import FileResponse
 from pydantic import BaseModel, Field
 from starlette.convertors import PathConvertor, register_url_convertor
 
+from retarget.core.jobs import Digest
 from retarget.server.auth import PartsDep
 from retarget.server.frames import Body, take_blobs
 
@@ -35,6 +36,14 @@ class Missing(BaseModel):
     missing: list[str]
 
 
+class Asked(BaseModel):
+    snapshot: Digest
+
+
+class Whole(BaseModel):
+    whole: bool
+
+
 class Stored(BaseModel):
     stored: int
 
@@ -43,6 +52,12 @@ class Stored(BaseModel):
 def missing_blobs(asked: Digests, parts: PartsDep) -> Missing:
     """Tell which of these the server does not have."""
     return Missing(missing=parts.blobs.missing(asked.digests, now=parts.now()))
+
+
+@router.post("/whole")
+def is_whole(asked: Asked, parts: PartsDep) -> Whole:
+    """Tell whether a snapshot is here with all its files: then nothing of it need be sent."""
+    return Whole(whole=parts.snapshots.is_whole(asked.snapshot, now=parts.now()))
 
 
 @router.post("", openapi_extra=BINARY_BODY)

@@ -49,5 +49,5 @@ def collect_blobs(
     """Remove blobs that nothing refers to, sparing those asked for in the last `keep` seconds."""
     parts = state.parts
     before = parts.now() - keep
-    count, volume = parts.blobs.collect(orders.wanted_blobs(parts), before=before)
+    count, volume = parts.snapshots.collect(orders.wanted_blobs(parts), before=before)
     return Collected(blobs=count, bytes=volume)
