@@ -123,7 +123,8 @@ def _copy(row: dict[str, Any], old: dict[str, str], number: int) -> dict[str, An
         name: _replaced(value, old["id"], new[old["id"]]) if isinstance(value, str) else value
         for name, value in row.items()
     }
-    return {name: new.get(str(value), value) for name, value in copied.items()}
+    renamed = {name: new.get(str(value), value) for name, value in copied.items()}
+    return renamed | ({"handle": None} if "handle" in renamed else {})  # cleared away long ago
 
 
 def _replaced(value: str, old: str, new: str) -> str:

@@ -45,6 +45,14 @@ class Blobs:
                 part.keep(digest)
         return digest
 
+    def put_checked(self, digest: str, content: bytes) -> None:
+        """Store a small blob, if its content is what the digest says."""
+        found = blake3(content).hexdigest()
+        if found != digest:
+            raise _other(digest, found)
+        with storage_errors():
+            _write(str(self.root), digest, content)
+
     @contextmanager
     def writing(self) -> Generator["Part"]:
         """Take bytes in; they become a blob at `keep`, and vanish without it."""
@@ -83,6 +91,31 @@ class Blobs:
         return self.root / digest[:2] / _checked(digest)
 
 
+def _write(root: str, digest: str, content: bytes) -> None:
+    """Write a small file: it is there wholly or not at all."""
+    part, place = f"{root}/{os.urandom(8).hex()}.part", f"{root}/{digest[:2]}/{digest}"
+    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            written = os.write(file, content)
+            while written < len(content):
+                written += os.write(file, content[written:])
+        finally:
+            os.close(file)
+        try:
+            os.rename(part, place)
+        except FileNotFoundError:
+            os.mkdir(os.path.dirname(place), 0o700)
+            os.rename(part, place)
+    except BaseException:
+        os.unlink(part)
+        raise
+
+
+def _other(digest: str, found: str) -> Invalid:
+    return Invalid(f"the content of blob {digest} has the digest {found}", field="digest")
+
+
 def _checked(digest: str) -> str:
     if not is_digest(digest):
         raise Invalid(f"digest: {digest[:80]!r} is not 64 hex digits", field="digest")
@@ -110,7 +143,7 @@ class Part:
         """Put it in its place and return its digest; with `digest` given, only if that is it."""
         found = self._hash.hexdigest()
         if digest is not None and found != digest:
-            raise Invalid(f"the content of blob {digest} has the digest {found}", field="digest")
+            raise _other(digest, found)
         self._file.close()
         self._path.rename(self._place(found))
         return found
