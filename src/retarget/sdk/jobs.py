@@ -9,7 +9,6 @@ from typing import Any, Literal, TextIO, overload
 
 from retarget.core.errors import Invalid
 from retarget.core.states import JobState
-from retarget.sdk.downloads import download, wanted
 from retarget.sdk.follow import Expired, Piece, View, Watch, job_path, labelled
 from retarget.sdk.http import Connection
 from retarget.sdk.models import ModelVersion, register
@@ -155,6 +154,8 @@ class Job:
         Files keep their whole path below `to`: `outputs/model.pkl` becomes `to/outputs/model.pkl`.
         Each appears complete or not at all, and is checked against its digest.
         """
+        from retarget.sdk.downloads import download, wanted
+
         chosen = wanted(self.outputs(), path, self.name)
         source = f"{self._path}/outputs"
         return [download(self._connection, source, each, Path(to)) for each in chosen]

@@ -6,7 +6,6 @@ from typing import Any
 from urllib.parse import quote
 
 from retarget.core.errors import Invalid, NotFound
-from retarget.sdk.downloads import download
 from retarget.sdk.http import Connection
 from retarget.sdk.records import Output, record
 
@@ -74,6 +73,8 @@ class ModelVersion:
 
         Each appears complete or not at all, and is checked against its digest.
         """
+        from retarget.sdk.downloads import download
+
         found = self.files()
         if not found:
             where = self._view["location"]

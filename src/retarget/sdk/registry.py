@@ -1,12 +1,15 @@
 """The environments a server knows."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from retarget.core.errors import Invalid
-from retarget.sdk.environments import Environment
 from retarget.sdk.http import Connection
 from retarget.sdk.records import KnownEnvironment, record
+
+if TYPE_CHECKING:
+    from retarget.sdk.environments import Environment
 
 
 class Environments:
@@ -22,7 +25,7 @@ class Environments:
     def __iter__(self) -> Iterator[KnownEnvironment]:
         return iter(self.list())
 
-    def register(self, name: str, environment: Environment) -> KnownEnvironment:
+    def register(self, name: str, environment: "Environment") -> KnownEnvironment:
         """Keep a definition under a name, so that jobs can ask for it by that."""
         definition = {**environment.to_json(), "name": name}
         return record(KnownEnvironment, self._connection.put(_path(name), definition))

@@ -3,22 +3,23 @@
 import os
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from retarget.core.errors import Invalid
 from retarget.core.home import Home, home_from
 from retarget.sdk.background import Background
-from retarget.sdk.environments import Environment
 from retarget.sdk.http import Address, Connection, Elsewhere, Server
 from retarget.sdk.jobs import Job, Jobs
 from retarget.sdk.models import Model, list_models, read_model
 from retarget.sdk.records import KnownEnvironment
 from retarget.sdk.registry import Environments
-from retarget.sdk.snapshot import Scan, scan, upload
-from retarget.sdk.submission import Options, Progress, Reading, Script, Work, requested, work_of
 from retarget.sdk.targets import Targets
 from retarget.sdk.tracking import Experiment, list_experiments, read_experiment
-from retarget.sdk.uploads import Uploads
+
+if TYPE_CHECKING:  # what only a submission needs is imported there: most commands do without
+    from retarget.sdk.environments import Environment
+    from retarget.sdk.snapshot import Scan
+    from retarget.sdk.submission import Options, Progress, Reading, Script, Work
 
 Folder = str | os.PathLike[str]
 
@@ -85,11 +86,11 @@ class Workspace:
 
     def submit(
         self,
-        script: Script,
+        script: "Script",
         *,
         code: Folder | None = None,
         target: str = "local",
-        **options: Unpack[Options],
+        **options: "Unpack[Options]",
     ) -> Job:
         """Submit a script, or a command given as a list, and return its job at once.
 
@@ -102,14 +103,16 @@ class Workspace:
 
     def plan(
         self,
-        script: Script,
+        script: "Script",
         *,
         code: Folder | None = None,
         target: str = "local",
-        reading: Reading | None = None,
-        **options: Unpack[Options],
+        reading: "Reading | None" = None,
+        **options: "Unpack[Options]",
     ) -> dict[str, Any]:
         """Return what `submit` would have the target start. Nothing is sent or stored."""
+        from retarget.sdk.submission import work_of
+
         work = work_of(script, code, options.get("args", ()))
         found = self._scan(work, reading).manifest
         plan = self._connection.post(
@@ -120,26 +123,30 @@ class Workspace:
 
     def prepare(
         self,
-        script: Script,
+        script: "Script",
         *,
         code: Folder | None = None,
         target: str = "local",
-        reading: Reading | None = None,
-        progress: Progress | None = None,
-        **options: Unpack[Options],
+        reading: "Reading | None" = None,
+        progress: "Progress | None" = None,
+        **options: "Unpack[Options]",
     ) -> Prepared:
         """Do the first half of `submit`: send what the server lacks of the code.
 
         `reading` is told of the folder, and the files and bytes of it read so far; `progress` of
         the bytes sent and to send.
         """
+        from retarget.sdk.snapshot import upload
+        from retarget.sdk.submission import work_of
+        from retarget.sdk.uploads import Uploads
+
         work = work_of(script, code, options.get("args", ()))
         spec = self._spec(work, target, options)
         snapshot = upload(self._scan(work, reading), Uploads(self._connection), progress)
         return Prepared(spec | {"snapshot": snapshot})
 
     def prepare_build(
-        self, environment: Environment | KnownEnvironment | str, *, target: str = "local"
+        self, environment: "Environment | KnownEnvironment | str", *, target: str = "local"
     ) -> Prepared:
         """Return a job that does nothing but need `environment`."""
         command = ["python", "-c", "pass"]
@@ -154,7 +161,9 @@ class Workspace:
         """Remove blobs that nothing refers to and that are older than `keep` seconds."""
         return self._connection.post("/api/server/collect", query={"keep": keep}, repeatable=True)
 
-    def _scan(self, work: Work, reading: Reading | None) -> Scan:
+    def _scan(self, work: "Work", reading: "Reading | None") -> "Scan":
+        from retarget.sdk.snapshot import scan
+
         tell = None if reading is None else partial(reading, work.folder)
         found = scan(work.folder, cache=self._home.stat_cache, progress=tell)
         if work.script is not None and not _has(found, work.script):
@@ -164,7 +173,9 @@ class Workspace:
             )
         return found
 
-    def _spec(self, work: Work, target: str, options: Options) -> dict[str, Any]:
+    def _spec(self, work: "Work", target: str, options: "Options") -> dict[str, Any]:
+        from retarget.sdk.submission import requested
+
         return {
             **requested(options),
             "command": list(work.command),
@@ -173,8 +184,10 @@ class Workspace:
         }
 
     def _definition(
-        self, environment: Environment | KnownEnvironment | str | None
+        self, environment: "Environment | KnownEnvironment | str | None"
     ) -> dict[str, Any]:
+        from retarget.sdk.environments import Environment
+
         if environment is None:
             environment = Environment()
         if isinstance(environment, str):
@@ -190,7 +203,7 @@ def _server(home: Home, url: str | None, token: str | None) -> Server:
     return Elsewhere(Address(chosen.strip().rstrip("/"), secret))
 
 
-def _has(found: Scan, script: str) -> bool:
+def _has(found: "Scan", script: str) -> bool:
     # it may be reached through a link to a folder
     return any(
         entry.path == script or (entry.link and script.startswith(f"{entry.path}/"))
