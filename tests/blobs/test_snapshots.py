@@ -1,7 +1,7 @@
 """Snapshots that are here as a whole, and collections that come in between."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -71,22 +71,41 @@ def test_what_a_job_needs_keeps_its_mark(snapshots: Snapshots, blobs: Blobs) -> 
     assert snapshots.is_whole(digest, now=600)
 
 
-@pytest.mark.parametrize("when", ["during", "before"])
-def test_no_mark_is_set_when_a_collection_came_in_between(
-    snapshots: Snapshots, blobs: Blobs, when: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was there when it was looked at may be gone when the mark is set."""
-    digest, files = send(blobs, b"a", b"b")
-    plain: Callable[..., list[str]] = blobs.missing
+class Racing(Blobs):
+    """Blobs with whom something else happens right after they were looked at, or collected."""
 
-    def missing(digests: list[str], *, now: float) -> list[str]:
-        found = plain(digests, now=now)
-        if when == "before":
-            snapshots.collect(set(), before=1000)
-        else:
-            monkeypatch.setattr(snapshots, "_under_way", 1)
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.after_looking: Callable[[], object] = list
+        self.after_collecting: Callable[[], object] = list
+
+    def missing(self, digests: Iterable[str], *, now: float) -> list[str]:
+        found = super().missing(digests, now=now)
+        self.after_looking()
         return found
 
-    monkeypatch.setattr(blobs, "missing", missing)
+    def collect(self, wanted: set[str], *, before: float) -> tuple[int, int]:
+        collected = super().collect(wanted, before=before)
+        self.after_collecting()
+        return collected
+
+
+def test_no_mark_is_set_when_a_collection_came_in_between(tmp_path: Path) -> None:
+    """What was there when it was looked at may be gone when the mark is set."""
+    blobs = Racing(tmp_path / "blobs")
+    snapshots = Snapshots(tmp_path / "snapshots", blobs)
+    digest, files = send(blobs, b"a", b"b")
+    blobs.after_looking = lambda: snapshots.collect(set(), before=1000)
     assert snapshots.missing(digest, lambda: files, now=20) == []
+    assert not snapshots.is_whole(digest, now=20)
+
+
+def test_no_mark_is_set_while_a_collection_is_under_way(tmp_path: Path) -> None:
+    blobs = Racing(tmp_path / "blobs")
+    snapshots = Snapshots(tmp_path / "snapshots", blobs)
+    digest, files = send(blobs, b"a", b"b")
+    seen: list[list[str]] = []
+    blobs.after_collecting = lambda: seen.append(snapshots.missing(digest, lambda: files, now=20))
+    assert snapshots.collect(set(), before=5) == (0, 0)
+    assert seen == [[]]
     assert not snapshots.is_whole(digest, now=20)

@@ -36,11 +36,15 @@ def part(name: str) -> Path:
     """Return an environment's Python; without it the test is skipped, and fails in CI."""
     python = PARTS / name / "bin/python"
     if not (PARTS / name / "ready").exists():
-        message = f"{python.parents[1]} is not installed: run scripts/test-parts.sh"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
+        lacking(f"{python.parents[1]} is not installed: run scripts/test-parts.sh")
     return python
+
+
+def lacking(message: str) -> None:
+    """Skip a test whose part cannot be had here; in CI it fails."""
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)
 
 
 def environ(**more: str) -> dict[str, str]:
@@ -84,6 +88,14 @@ def client(tmp_path: Path) -> Callable[[str], Client]:
         return Client(name, folder)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """A server for a module whose tests run jobs, which leave nothing behind."""
+    with serving(tmp_path_factory.mktemp("home"), RETARGET_POLL_SECONDS="0.2") as api:
+        yield api
+        api.cleared()
 
 
 @pytest.fixture(scope="module")

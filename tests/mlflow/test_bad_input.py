@@ -2,24 +2,16 @@
 
 import base64
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.mlflow.test_runs import Holder
-from tests.server.conftest import Answer, Api, serving
+from tests.server.conftest import Answer, Api
 
 LONG = "9" * 5000
 LARGEST = (1 << 63) - 1
 TREE = "/api/2.0/mlflow-artifacts/artifacts"
-
-
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    with serving(tmp_path_factory.mktemp("home"), RETARGET_POLL_SECONDS="0.2") as api:
-        yield api
-        api.cleared()
 
 
 def post(api: Api, path: str, **body: Any) -> Answer:

@@ -105,7 +105,7 @@ def _write(root: str, digest: str, content: bytes) -> None:
         try:
             os.rename(part, place)
         except FileNotFoundError:
-            os.mkdir(os.path.dirname(place), 0o700)
+            os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
             os.rename(part, place)
     except BaseException:
         os.unlink(part)

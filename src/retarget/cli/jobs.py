@@ -72,7 +72,8 @@ def show(name: JobName, as_json: AsJson = False) -> None:
         told = job.tracking()
         logged = {key: point.value for key, point in told.metrics.items()}
         about = {"metrics": logged, "params": told.params, "tags": told.tags}
-        write_json(job.to_json() | {"exit_code": job.exit_code} | about)
+        more = {"exit_code": job.exit_code, "models": told.models}
+        write_json(job.to_json() | more | about)
     else:
         from retarget.cli.show import show_job
 

@@ -77,9 +77,10 @@ def show(
     from retarget.sdk.models import Model
 
     if as_json:
-        files = [] if isinstance(found, Model) else found.files()
-        more = {} if isinstance(found, Model) else {"files": [asdict(each) for each in files]}
-        write_json(found.to_json() | more)
+        told = found.to_json()
+        if not isinstance(found, Model):
+            told["files"] = [asdict(each) for each in found.files()]
+        write_json(told)
         return
     from retarget.cli.show_models import show_model, show_version
 

@@ -5,12 +5,13 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from retarget.control.left import artifacts_of
 from retarget.control.parts import Parts
 from retarget.control.report import present
-from retarget.core.errors import Invalid, NotFound
+from retarget.core.errors import Invalid
 from retarget.core.jobs import Attempt, Job, Output
 from retarget.core.limits import LONGEST_KEY, check_key, check_length, check_param, check_tag
-from retarget.core.tracking import Metric, artifact_path
+from retarget.core.tracking import Metric
 from retarget.store.track import Logged
 
 ARTIFACTS_TOP = "artifacts"  # the folder that artifacts come in
@@ -45,7 +46,7 @@ def keep_file(parts: Parts, job: Job, attempt: Attempt, file: Output) -> None:
     An artifact is an output like others where the artifacts of the run are not ours to keep.
     """
     top, _, path = file.path.partition("/")
-    folder = _artifacts_of(parts, job) if top == ARTIFACTS_TOP else None
+    folder = artifacts_of(parts, job) if top == ARTIFACTS_TOP else None
     if folder is None:
         parts.outputs.put(job.id, attempt.number, file)
     else:
@@ -58,13 +59,6 @@ def read(content: bytes) -> tuple[Logged, list[str]]:
     for line in content.splitlines():
         reader.add(line)
     return reader.logged(), list(dict.fromkeys(reader.refused))
-
-
-def _artifacts_of(parts: Parts, job: Job) -> str | None:
-    try:
-        return artifact_path(parts.track.run_of(job.id)[1])
-    except NotFound:
-        return None  # submitted before there were runs
 
 
 class _Reader:
