@@ -353,7 +353,9 @@ def _answers(start: Start, token: str) -> bool:
     connection = HTTPConnection("127.0.0.1", start.port, timeout=10)
     try:
         connection.request("GET", start.ready, headers={"Authorization": f"Bearer {token}"})
-        return connection.getresponse().status == 200
+        with connection.getresponse() as answer:
+            answer.read()
+            return answer.status == 200
     except (OSError, HTTPException):
         return False
     finally:
