@@ -281,6 +281,10 @@ class Arena:
         tail = ("run", str(folder))
         return [each for each in self.processes() if each.command[4:6] == tail]
 
+    def nurseries(self) -> list[Process]:
+        """List what forks runners for the server."""
+        return [each for each in self.processes() if each.command[4:5] == ("nursery",)]
+
     def scripts(self, job: Submitted) -> list[Process]:
         """List the main processes of a job, one for each rank."""
         return [
@@ -348,7 +352,8 @@ class Arena:
         assert not (said := self.complaints()), said
 
     def _remains(self) -> list[str]:
-        left = [str(each) for each in self.processes() if not self._is_server(each)]
+        here = [each for each in self.processes() if not self._is_server(each)]
+        left = [str(each) for each in here if not self._is_its_nursery(each)]
         left += [f"launch {each.name}" for each in self.launches.glob("*")]
         left += [f"launch {each.name}" for each in self.launches.glob(".*")]
         for where, _, names in os.walk(self.home.root):
@@ -362,6 +367,10 @@ class Arena:
 
     def _is_server(self, process: Process) -> bool:
         return self._server is not None and process.pid == self._server.pid
+
+    def _is_its_nursery(self, process: Process) -> bool:
+        alive = self._server is not None and process.parent == self._server.pid
+        return alive and process in self.nurseries()
 
     def _is_ready(self) -> bool:
         assert self._server is not None

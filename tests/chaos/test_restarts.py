@@ -76,6 +76,21 @@ def test_a_runner_killed_while_it_ends_what_the_script_left_running(arena: Arena
     arena.settle()
 
 
+def test_what_forks_the_runners_may_be_killed_at_any_moment(arena: Arena) -> None:
+    """Those it has forked live on, and one that it did not come to fork is started by the next."""
+    held = arena.submit("hold")
+    arena.wait_for(held, "running")
+    jobs = [arena.submit("quick") for _ in range(12)]
+    for pause in (0.0, 0.1, 0.2, 0.3, 0.4):
+        eventually(arena.nurseries, "there is one")
+        time.sleep(pause)
+        kill_together(arena.nurseries())
+    arena.open_gate(held)
+    for job in (held, *jobs):
+        _succeeds(arena, job)
+    arena.settle()
+
+
 def test_of_two_servers_for_one_home_one_wins(fresh: Arena) -> None:
     servers = [fresh.start(ready=False) for _ in range(2)]
     eventually(lambda: fresh.home.server_file.exists(), "one of them is ready")

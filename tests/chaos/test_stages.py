@@ -9,7 +9,7 @@ import pytest
 from retarget.runner.package import build_zipapp
 from tests.chaos.arena import Arena, Part, Submitted, eventually
 from tests.chaos.packages import Slow
-from tests.chaos.processes import Process
+from tests.chaos.processes import Process, kill_together
 from tests.chaos.truth import KILLED, LOST, check
 
 pytestmark = pytest.mark.chaos
@@ -89,6 +89,7 @@ def test_running(arena: Arena, parts: tuple[Part, ...]) -> None:
 def test_running_with_a_retry_left(arena: Arena, parts: tuple[Part, ...]) -> None:
     job = arena.submit("hold", retries=1)
     arena.wait_for(job, "running")
+    eventually(lambda: arena.starts(job) == 1, "the script is there")
     _kill(arena, parts, job)
     tries = 1 if parts == ("server",) else 2
     eventually(lambda: arena.starts(job) == tries, "the script is there, perhaps again")
@@ -156,6 +157,7 @@ def _mute_runners(arena: Arena) -> Generator[Callable[[], object]]:
     gate.unlink(missing_ok=True)
     zipapp.rename(real)
     zipapp.write_text(_WAITING.format(gate=str(gate), real=str(real)))
+    kill_together(arena.nurseries())  # it has loaded the real one
     try:
         yield gate.touch
     finally:
@@ -164,9 +166,15 @@ def _mute_runners(arena: Arena) -> Generator[Callable[[], object]]:
 
 _WAITING = """
 import os, sys, time
-while not os.path.exists({gate!r}):
-    time.sleep(0.01)
-os.execv(sys.executable, [sys.executable, "-I", "-S", {real!r}, *sys.argv[1:]])
+sys.path.insert(0, {real!r})
+from retarget.runner import __main__, supervise
+real = supervise.supervise
+def waiting(folder, lock=None):
+    while not os.path.exists({gate!r}):
+        time.sleep(0.01)
+    return real(folder, lock)
+supervise.supervise = waiting
+sys.exit(__main__.main(sys.argv[1:]))
 """
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from retarget.core.environments import Environment
 from retarget.core.errors import Conflict, Invalid, LaunchRejected, TargetUnreachable
 from retarget.core.targets import Facts, Gpu, Node
 from retarget.core.units import show_memory
+from retarget.runner import nursery
 from retarget.runner.folder import Folder
 from retarget.runner.package import build_zipapp
 
@@ -157,18 +159,7 @@ class Driver:
 
     def _start_runner(self, folder: Path, lock: int) -> None:
         with (folder / "runner.log").open("ab") as log:
-            process = subprocess.Popen(
-                [*_runner_command(str(_zipapp(self.root)), str(folder)), str(lock)],
-                cwd=folder,
-                env=inherited(os.environ),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                pass_fds=[lock],
-            )
-        # One thread a runner is cheap, and none of them ever stays a zombie.
-        threading.Thread(target=process.wait, name="reap", daemon=True).start()
+            _nursery.start_runner(_zipapp(self.root), folder, lock, log.fileno())
 
     def _ask_runner(self, *words: str) -> Any:
         command = [sys.executable, "-I", "-S", str(_zipapp(self.root)), *words]
@@ -176,6 +167,45 @@ class Driver:
         if answer.returncode != 0:
             raise TargetUnreachable(f"the runner failed: {answer.stderr.strip()[-500:]}")
         return json.loads(answer.stdout)
+
+
+class _Nursery:
+    """The one process that forks the runners of this one. It is only there to save time."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._door: socket.socket | None = None
+        self._made_for: tuple[int, dict[str, str]] = (0, {})
+
+    def start_runner(self, zipapp: Path, folder: Path, lock: int, log: int) -> None:
+        with self._turn:
+            now = os.getpid(), inherited(os.environ)
+            if self._door is not None and self._made_for == now:
+                with suppress(OSError):  # it was killed
+                    nursery.ask(self._door, str(folder), lock, log)
+                    return
+            if self._door is not None:
+                self._door.close()
+            self._door, self._made_for = self._open(zipapp, now[1]), now
+            nursery.ask(self._door, str(folder), lock, log)
+
+    def _open(self, zipapp: Path, env: dict[str, str]) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            process = subprocess.Popen(
+                nursery.command(sys.executable, str(zipapp), theirs.fileno()),
+                cwd="/",
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=[theirs.fileno()],
+            )
+        threading.Thread(target=process.wait, name="reap", daemon=True).start()
+        return ours
+
+
+_nursery = _Nursery()
 
 
 def _grace(folder: Path) -> float:

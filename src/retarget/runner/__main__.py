@@ -1,4 +1,4 @@
-"""The runner's ways in: `run FOLDER [LOCK]`, `environments list|remove`, `conda SPEC PREFIX`."""
+"""The runner's ways in: `run FOLDER [LOCK]`, `nursery`, `environments`, `conda SPEC PREFIX`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ def main(argv: list[str]) -> int:
         from retarget.runner.supervise import supervise
 
         return supervise(argv[1], int(argv[2]) if len(argv) == 3 else None)
+    if argv[:1] == ["nursery"] and len(argv) == 3:
+        from retarget.runner.nursery import tend
+
+        return tend(int(argv[1]))
     if argv[:1] == ["environments"]:
         from retarget.runner.environments import command
 
