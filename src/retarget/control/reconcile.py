@@ -7,7 +7,7 @@ is killed: every step is found again in the store, and may be done twice.
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import groupby
@@ -31,16 +31,19 @@ from retarget.core.jobs import Attempt, Job
 from retarget.core.names import new_id
 from retarget.core.states import Event, JobState
 from retarget.core.targets import Target
+from retarget.store.jobs import AttemptChange
 
 _log = logging.getLogger(__name__)
 _EVERY = 1.0  # seconds between two looks at the targets
-_HEAD = 64  # jobs at the head of a queue that are looked at in one round
+_HEAD = 64  # jobs at the head of a queue that are told why they wait
+_NEXT = 8  # jobs that are looked at when something has happened
 _RECHECK = 15.0  # seconds after which a target that could not be used is asked again
 _PATIENCE = 600.0  # seconds to go on trying to launch
 _TIDY = 3600.0  # seconds between two looks at what nobody came back for
 _UNFINISHED = 86400.0  # seconds after which an upload that does not go on is removed
 
 Pair = tuple[Job, Attempt]
+Reason = tuple[Job, str]
 
 
 class Loop:
@@ -85,12 +88,12 @@ class Loop:
         """Do everything that is to be done now."""
         now = time.monotonic()
         due = now - self._polled >= self._every
-        self._check_targets()
-        self._place(explain=due)
-        live = self._parts.jobs.live()
+        targets = self._check_targets()
+        live, reasons = self._place(targets, explain=due)
         self._adopted.intersection_update([attempt.key for _, attempt in live])
         self._launch([pair for pair in live if pair[1].key not in self._adopted])
         self._cancel(live)
+        self._explain(reasons)
         if due:
             self._polled = now
             self._poll([pair for pair in live if pair[1].key in self._adopted])
@@ -99,49 +102,58 @@ class Loop:
 
     # -- placing
 
-    def _check_targets(self) -> None:
-        for target in self._parts.targets.list():
-            asked = self._checked.get(target.name)
-            again = target.reason and asked and time.monotonic() - asked > _RECHECK
-            if asked is None or again:
-                self._checked[target.name] = time.monotonic()
-                with suppress(TargetUnreachable):  # remembered as the target's reason
-                    check(self._parts, target)
+    def _check_targets(self) -> list[Target]:
+        """Return the targets, those asked again that have not been asked for long."""
+        targets = self._parts.targets.list()
+        due = [target for target in targets if self._is_to_be_asked(target)]
+        for target in due:
+            self._checked[target.name] = time.monotonic()
+            with suppress(TargetUnreachable):  # remembered as the target's reason
+                check(self._parts, target)
+        return self._parts.targets.list() if due else targets
 
-    def _place(self, *, explain: bool) -> None:
-        live: list[Pair] | None = None
-        for target in self._parts.targets.list():
-            queued = self._parts.jobs.queued(target.name, most=_HEAD)
-            if queued:
-                live = self._parts.jobs.live() if live is None else live
+    def _is_to_be_asked(self, target: Target) -> bool:
+        asked = self._checked.get(target.name)
+        return asked is None or (target.reason != "" and time.monotonic() - asked > _RECHECK)
+
+    def _place(self, targets: list[Target], *, explain: bool) -> tuple[list[Pair], list[Reason]]:
+        """Place what fits. Return what is live then, and what else is to be said."""
+        most = _HEAD if explain else _NEXT
+        queues = {
+            target.name: self._parts.jobs.queued(target.name, most=most) for target in targets
+        }
+        seen = {name: self._parts.targets.placements(name) for name in queues if queues[name]}
+        live, reasons = self._parts.jobs.live(), list[Reason]()
+        for target in targets:
+            queued = queues[target.name]
+            if queued and target.facts is None:
+                reason = f"target {target.name!r} cannot be used: {target.reason}"
+                reasons += [(job, reason) for job in queued]
+            elif queued and target.facts is not None:
                 there = [pair for pair in live if pair[1].target == target.name]
-                self._place_on(target, queued, there, explain=explain)
+                placements = place(queued, there, target.facts)
+                live += self._start_all(target, placements, seen[target.name])
+                reasons += _reasons(target, placements, explain=explain)
+                if len(queued) == most and placements[-1].starts:
+                    self._parts.wake()  # there was room for more than this round looked at
+        return live, reasons
 
-    def _place_on(
-        self, target: Target, queued: list[Job], live: list[Pair], *, explain: bool
-    ) -> None:
-        if target.facts is None:
-            for job in queued:
-                self._explain(job, f"target {target.name!r} cannot be used: {target.reason}")
-            return
-        seen = self._parts.targets.placements(target.name)
-        placements = place(queued, live, target.facts)
+    def _start_all(
+        self, target: Target, placements: Sequence[Placement], seen: int
+    ) -> Iterator[Pair]:
         for placement in placements:
             if placement.starts:
                 with suppress(Conflict):  # moved by an order, or another server: next round
-                    self._start(placement, target, seen)
+                    yield self._start(placement, target, seen)
                     seen += 1
-            elif explain or placement.job.reason == waiting_reason(target.name):
-                self._explain(placement.job, placement.reason)
-        if len(queued) == _HEAD and placements[-1].starts:
-            self._parts.wake()  # there was room for more than this round looked at
 
-    def _explain(self, job: Job, reason: str) -> None:
-        if reason != job.reason:
-            self._parts.jobs.explain(job, reason)
-            self._parts.notify(job.id)
+    def _explain(self, reasons: Sequence[Reason]) -> None:
+        self._parts.jobs.explain_all(reasons)
+        for job, reason in reasons:
+            if reason != job.reason:
+                self._parts.notify(job.id)
 
-    def _start(self, placement: Placement, target: Target, seen: int) -> None:
+    def _start(self, placement: Placement, target: Target, seen: int) -> Pair:
         job, now = placement.job, self._parts.now()
         attempt = Attempt(
             key=new_id(now),
@@ -152,14 +164,15 @@ class Loop:
             created=now,
         )
         reason = f"starting its runner on {target.name}"
-        self._parts.jobs.place(job, attempt, reason=reason, now=now, seen=seen)
+        placed = self._parts.jobs.place(job, attempt, reason=reason, now=now, seen=seen)
         self._parts.notify(job.id)
+        return placed, attempt
 
     # -- launching
 
     def _launch(self, pairs: Sequence[Pair]) -> None:
-        for _, attempt in pairs:
-            self._in_background(attempt.key, lambda key=attempt.key: self._try(key))
+        for pair in pairs:
+            self._in_background(pair[1].key, lambda pair=pair: self._try(*pair))
 
     def _in_background(self, key: str, work: Callable[[], object]) -> None:
         if key not in self._busy:
@@ -176,12 +189,13 @@ class Loop:
         finally:
             self._busy.discard(key)
 
-    def _try(self, key: str) -> None:
+    def _try(self, job: Job, attempt: Attempt) -> None:
         """Launch an attempt, or launch it again: a new server's address reaches it like this."""
-        try:
-            job, attempt = present(self._parts, key)
-        except Gone:
-            return  # it ended while this was waiting for its turn
+        if attempt.handle is not None:  # without one it cannot have ended
+            try:
+                job, attempt = present(self._parts, attempt.key)
+            except Gone:
+                return  # it ended while this was waiting for its turn
         try:
             handle = self._give(job, attempt)
         except LaunchRejected as error:
@@ -190,8 +204,9 @@ class Loop:
             self._later(job, attempt, error)
         else:
             if attempt.handle != handle:
-                self._parts.jobs.change_attempt(key, {"handle": handle})
-            self._adopted.add(key)
+                told: AttemptChange = {"handle": handle, "launched": self._parts.now()}
+                self._parts.jobs.change_attempt(attempt.key, told)
+            self._adopted.add(attempt.key)
             if job.state is JobState.CANCELING:
                 self._parts.wake()
 
@@ -273,9 +288,14 @@ class Loop:
     # -- clearing away
 
     def _forget(self) -> None:
-        """Have targets remove what ended attempts left there."""
-        for attempt in self._parts.jobs.ended_with_handle():
-            self._in_background(attempt.key, lambda attempt=attempt: forget(self._parts, attempt))
+        """Have targets remove what ended attempts left there, one thread for each of them.
+
+        However much there is to remove, the other threads are there to launch.
+        """
+        ended = sorted(self._parts.jobs.ended_with_handle(), key=lambda attempt: attempt.target)
+        for target, group in groupby(ended, key=lambda attempt: attempt.target):
+            left = list(group)
+            self._in_background(f"forget {target}", lambda left=left: forget(self._parts, left))
 
     def _tidy(self, now: float) -> None:
         """Remove uploads that were never finished."""
@@ -284,18 +304,26 @@ class Loop:
             self._parts.uploads.remove_old(before=self._parts.now() - _UNFINISHED)
 
 
-def forget(parts: Parts, attempt: Attempt) -> bool:
-    """Remove what an ended attempt left on its target; False while its runner is still there."""
-    handle = Handle(attempt.handle or "")
+def _reasons(target: Target, placements: Sequence[Placement], *, explain: bool) -> list[Reason]:
+    """Return what is to be said to those that wait: to all, or to those that are new."""
+    new = waiting_reason(target.name)
+    waiting = [placement for placement in placements if not placement.starts]
+    return [(each.job, each.reason) for each in waiting if explain or each.job.reason == new]
+
+
+def forget(parts: Parts, ended: Sequence[Attempt]) -> bool:
+    """Remove what ended attempts left on their target; False while a runner is still there."""
+    handles = [Handle(attempt.handle or "") for attempt in ended]
+    forgotten: list[str] = []
     try:
-        driver = parts.driver(attempt.target)
-        if driver.poll([handle])[0].phase is Phase.RUNNING:
-            return False
-        driver.forget(handle)
-    except NotFound:
-        pass  # the target itself is gone, and what was on it is no longer ours
+        driver = parts.driver(ended[0].target)
+        for attempt, handle, seen in zip(ended, handles, driver.poll(handles), strict=True):
+            if seen.phase is not Phase.RUNNING:
+                driver.forget(handle)
+                forgotten.append(attempt.key)
+    except NotFound:  # the target itself is gone, and what was on it is no longer ours
+        forgotten = [attempt.key for attempt in ended]
     except TargetUnreachable:
-        return False
-    with suppress(NotFound):
-        parts.jobs.change_attempt(attempt.key, {"handle": None})
-    return True
+        pass  # the rest when it is there again
+    parts.jobs.clear_handles(forgotten)
+    return len(forgotten) == len(ended)

@@ -1,22 +1,31 @@
 """Takes in what runners report: events once and in order, streams by offset, output files."""
 
-from typing import Any
+import time
+from typing import Any, Literal
 
 from retarget.control.decide import Verdict, on_report
 from retarget.control.parts import Parts
 from retarget.core.errors import Conflict, Gone, NotFound
 from retarget.core.jobs import Attempt, Job
 from retarget.core.states import FINAL, Event, JobState
-from retarget.store.jobs import AttemptChange
+from retarget.store.jobs import AttemptChange, Moved
 
 _TRIES = 20
+# the events whose time is kept with the attempt, and where
+_TIMED: dict[str, Literal["preparing", "starting", "started", "exited"]] = {
+    "preparing": "preparing",
+    "starting": "starting",
+    "started": "started",
+    "exited": "exited",
+}
 _ENDS = frozenset({Event.SUCCEEDED, Event.FAILED, Event.STOPPED, Event.RETRIED})
 
 
 def take_events(parts: Parts, key: str, events: list[dict[str, Any]]) -> tuple[int, bool]:
     """Take in the events not seen before. Return how many are, and whether to stop."""
     conflict = Conflict("the job keeps moving")
-    for _ in range(_TRIES):
+    for tried in range(_TRIES):
+        time.sleep(0.002 * tried)
         job, attempt = present(parts, key)
         try:
             job, confirmed = _take(parts, job, attempt, events)
@@ -30,8 +39,7 @@ def take_events(parts: Parts, key: str, events: list[dict[str, Any]]) -> tuple[i
 def present(parts: Parts, key: str) -> tuple[Job, Attempt]:
     """Return the attempt and its job, or raise Gone when nothing more is wanted of it."""
     try:
-        attempt = parts.jobs.attempt(key)
-        job = parts.jobs.read(attempt.job_id)
+        job, attempt = parts.jobs.with_attempt(key)
     except NotFound:
         raise Gone("the job was deleted") from None
     if job.state in FINAL or job.attempt != attempt.number or attempt.ended is not None:
@@ -40,42 +48,51 @@ def present(parts: Parts, key: str) -> tuple[Job, Attempt]:
 
 
 def _take(
-    parts: Parts, job: Job, attempt: Attempt, events: list[dict[str, Any]]
+    parts: Parts, before: Job, attempt: Attempt, events: list[dict[str, Any]]
 ) -> tuple[Job, int]:
-    confirmed, now = attempt.confirmed, parts.now()
+    """Take in all of them at once, or nothing."""
+    job, now, moves = before, parts.now(), list[Moved]()
+    change: AttemptChange = {"heard": now, "confirmed": attempt.confirmed}
     for event in events:
-        if event["seq"] != confirmed + 1:
+        if event["seq"] != change["confirmed"] + 1:
             continue  # seen already, or after a gap: it comes again
-        confirmed += 1
+        change["confirmed"] += 1
+        if event["kind"] in _TIMED:
+            change[_TIMED[event["kind"]]] = event["at"]
         verdict = on_report(job, event)
         if verdict is not None:
-            if verdict.event in _ENDS and attempt.handle is None:
-                # ended now, what it left on its target would never be found and cleared away
-                raise Conflict("its launch is not written down yet; report again")
-            job = _move(parts, job, event, verdict)
-            parts.notify(job.id)
-    if attempt.ended is None and job.attempt == attempt.number and job.state not in FINAL:
-        parts.jobs.change_attempt(attempt.key, {"heard": now, "confirmed": confirmed})
-    return job, confirmed
+            job = _after(job, verdict, event, now)
+            moves.append(Moved(verdict.event, job))
+        if verdict is not None and verdict.event in _ENDS:
+            change |= {"ended": now, "exit_code": verdict.exit_code, "reason": event["reason"]}
+            _close(parts, before, attempt, event)
+            break  # what comes after the end is of no attempt
+    _write(parts, before, attempt, moves, change)
+    return job, change["confirmed"]
 
 
-def _move(parts: Parts, job: Job, event: dict[str, Any], verdict: Verdict) -> Job:
-    now = parts.now()
-    change: AttemptChange = {"confirmed": event["seq"], "heard": now}
-    if verdict.event is Event.STARTED:
-        change["started"] = event["at"]
-    if verdict.event in _ENDS:
-        change |= {"ended": now, "exit_code": verdict.exit_code, "reason": event["reason"]}
-        for path in event.get("gone", []):
-            parts.outputs.remove(job.id, job.attempt, path)
-    moved = parts.jobs.record(
-        job,
-        verdict.event,
-        reason=verdict.reason,
-        now=now,
-        exit_code=verdict.exit_code,
-        attempt=change,
+def _after(job: Job, verdict: Verdict, event: dict[str, Any], now: float) -> Job:
+    started = event["at"] if verdict.event is Event.STARTED else None
+    return job.after(
+        verdict.event, reason=verdict.reason, now=now, exit_code=verdict.exit_code, started=started
     )
-    if verdict.event in _ENDS:
+
+
+def _close(parts: Parts, job: Job, attempt: Attempt, event: dict[str, Any]) -> None:
+    if attempt.handle is None:
+        # ended now, what it left on its target would never be found and cleared away
+        raise Conflict("its launch is not written down yet; report again")
+    for path in event.get("gone", []):
+        parts.outputs.remove(job.id, job.attempt, path)
+
+
+def _write(
+    parts: Parts, before: Job, attempt: Attempt, moves: list[Moved], change: AttemptChange
+) -> None:
+    if not moves:
+        parts.jobs.change_attempt(attempt.key, change)
+        return
+    parts.jobs.write_moves(before, moves, change)
+    parts.notify(before.id)
+    if moves[-1].event in _ENDS:
         parts.wake()
-    return moved

@@ -8,7 +8,7 @@ from retarget.core.environments import Environment
 from retarget.core.errors import Invalid
 from retarget.core.names import check_name
 from retarget.core.snapshots import is_digest
-from retarget.core.states import JobState
+from retarget.core.states import Event, JobState, advance
 from retarget.core.targets import Share
 from retarget.core.units import parse_duration, parse_memory
 from retarget.core.values import Value
@@ -123,7 +123,15 @@ class Attempt(Value):
     exit_code: int | None = None
     reason: str = ""
     created: float = 0.0
-    started: float | None = None  # when the user's process did
+    # when its driver had it, by the server's clock
+    launched: float | None = None
+    # by its runner's clock: when the runner began, when all was ready, when the script was there
+    preparing: float | None = None
+    starting: float | None = None
+    started: float | None = None
+    # when the first of its output came, by the server's clock
+    output: float | None = None
+    exited: float | None = None  # the script, by its runner's clock
     ended: float | None = None
 
 
@@ -146,6 +154,31 @@ class Job(Value):
     @property
     def retries_left(self) -> int:
         return max(0, self.spec.retries + 1 - self.attempt)
+
+    def after(
+        self,
+        event: Event,
+        *,
+        reason: str,
+        now: float,
+        exit_code: int | None = None,
+        started: float | None = None,
+    ) -> "Job":
+        """Return the job as this event leaves it, or raise Conflict.
+
+        A retried job starts clean: the exit code and the start of the last try stay with that try.
+        """
+        state = advance(self.state, event)
+        change: dict[str, Any] = {"state": state, "reason": reason, "changed": now}
+        if state is JobState.RUNNING:
+            change["started"] = started or now
+        if exit_code is not None:
+            change["exit_code"] = exit_code
+        if state.is_final:
+            change["ended"] = now
+        if event is Event.RETRIED:
+            change |= {"started": None, "exit_code": None}
+        return self.model_copy(update=change | {"version": self.version + 1})
 
 
 class Move(Value):

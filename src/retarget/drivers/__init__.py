@@ -38,6 +38,7 @@ def about(kind: str) -> str:
     return (sys.modules[load(kind).__module__].__doc__ or "").strip().partition("\n")[0]
 
 
+@cache
 def load(kind: str) -> type[Driver]:
     """Return the driver class of a kind, or say what would have to be installed."""
     if kind not in kinds():

@@ -1,13 +1,14 @@
 """Jobs in SQL. A state changes only through `place` and `record`, which also write the history."""
 
 import shlex
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypedDict
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    bindparam,
     delete,
     func,
     insert,
@@ -21,7 +22,7 @@ from sqlalchemy.exc import IntegrityError
 
 from retarget.core.errors import Conflict, NotFound
 from retarget.core.jobs import Attempt, Job, Move
-from retarget.core.states import LIVE, Event, JobState, advance
+from retarget.core.states import LIVE, Event, JobState
 from retarget.core.tracking import (
     ACTIVE,
     LEFT_OPEN,
@@ -56,10 +57,22 @@ class AttemptChange(TypedDict, total=False):
     heard: float | None
     exit_code: int | None
     reason: str
+    launched: float
+    preparing: float
+    starting: float
     started: float | None
+    output: float
+    exited: float
     ended: float | None
     handle: str | None
     resumes: int
+
+
+class Moved(NamedTuple):
+    """An event, and the job as it left it."""
+
+    event: Event
+    job: Job
 
 
 class Jobs:
@@ -78,8 +91,8 @@ class Jobs:
         }
         try:
             with writing(self.engine) as db:
-                db.execute(insert(jobs).values(job.model_dump(exclude={"spec"}) | searched))
-                _remember(db, job, Event.SUBMITTED)
+                db.execute(_INSERT_JOB, job.model_dump(exclude={"spec"}) | searched)
+                _remember(db, [Moved(Event.SUBMITTED, job)])
                 _open_run(db, job)
         except IntegrityError as error:
             raise Conflict(
@@ -88,16 +101,16 @@ class Jobs:
 
     def find(self, name_or_id: str) -> Job:
         """Return the job with this name or, if there is none, with this id."""
-        query = select(jobs).where(or_(jobs.c.name == name_or_id, jobs.c.id == name_or_id))
+        query = _SELECT_JOB.where(or_(jobs.c.name == name_or_id, jobs.c.id == name_or_id))
         with reading(self.engine) as db:
-            found = [_job(row) for row in db.execute(query).mappings()]
+            found = [_job(row) for row in db.execute(query)]
         if not found:
             raise _no_job(name_or_id)
         return next((job for job in found if job.name == name_or_id), found[0])
 
     def read(self, job_id: str) -> Job:
         with reading(self.engine) as db:
-            row = db.execute(select(jobs).where(jobs.c.id == job_id)).mappings().one_or_none()
+            row = db.execute(_SELECT_JOB.where(jobs.c.id == job_id)).one_or_none()
         if row is None:
             raise _no_job(job_id)
         return _job(row)
@@ -114,17 +127,17 @@ class Jobs:
     def queued(self, target: str, *, most: int | None = None) -> list[Job]:
         """Return the jobs that wait for a target, in placing order: priority first, then age."""
         waiting = (jobs.c.target == target) & (jobs.c.state == JobState.QUEUED)
-        query = select(jobs).where(waiting).limit(most)
+        query = _SELECT_JOB.where(waiting).limit(most)
         with reading(self.engine) as db:
-            rows = db.execute(query.order_by(jobs.c.priority.desc(), jobs.c.id)).mappings()
+            rows = db.execute(query.order_by(jobs.c.priority.desc(), jobs.c.id))
             return [_job(row) for row in rows]
 
     def live(self) -> list[tuple[Job, Attempt]]:
         """Return the jobs that are on a target, each with its present attempt."""
         present = (attempts.c.job_id == jobs.c.id) & (attempts.c.number == jobs.c.attempt)
-        query = select(jobs, attempts).join(attempts, present).where(jobs.c.state.in_(LIVE))
+        query = _SELECT_BOTH.join(attempts, present).where(jobs.c.state.in_(LIVE))
         with reading(self.engine) as db:
-            return [(_job(row), _attempt(row)) for row in db.execute(query).mappings()]
+            return [_both(row) for row in db.execute(query)]
 
     def place(self, job: Job, attempt: Attempt, *, reason: str, now: float, seen: int) -> Job:
         """Give a queued job's next attempt to a target that has had `seen` placements.
@@ -132,15 +145,15 @@ class Jobs:
         Raise Conflict, with nothing changed, if the job has moved or if something else was placed
         on the target since.
         """
-        placed = _after(job, Event.PLACED, reason=reason, now=now)
+        placed = job.after(Event.PLACED, reason=reason, now=now)
         placed = placed.model_copy(update={"attempt": attempt.number})
         room = (targets.c.name == attempt.target) & (targets.c.placements == seen)
         with writing(self.engine) as db:
             claim = update(targets).where(room).values(placements=seen + 1)
             if db.execute(claim).rowcount == 0:
                 raise Conflict(f"something else was placed on target {attempt.target!r} meanwhile")
-            _move(db, job, placed, Event.PLACED)
-            db.execute(insert(attempts).values(attempt.model_dump()))
+            _move(db, job, [Moved(Event.PLACED, placed)])
+            db.execute(_INSERT_ATTEMPT, attempt.model_dump())
         return placed
 
     def record(  # noqa: PLR0913  one move is one write: all of it is told at once
@@ -155,51 +168,79 @@ class Jobs:
     ) -> Job:
         """Apply `event` to the job as it was when read; raise Conflict if it has moved since.
 
-        `attempt` changes its present attempt in the same transaction. A retried job starts clean:
-        the exit code and the start of the last try stay with that attempt.
+        `attempt` changes its present attempt in the same transaction.
         """
         change = attempt or AttemptChange()
-        moved = _after(job, event, reason=reason, now=now)
-        if exit_code is not None and event is not Event.RETRIED:
-            moved = moved.model_copy(update={"exit_code": exit_code})
-        if moved.state is JobState.RUNNING:
-            moved = moved.model_copy(update={"started": change.get("started") or now})
-        with writing(self.engine) as db:
-            _move(db, job, moved, event)
-            _follow(db, moved)
-            present = (attempts.c.job_id == job.id) & (attempts.c.number == job.attempt)
-            _change(db, present, change)
+        started = change.get("started")
+        moved = job.after(event, reason=reason, now=now, exit_code=exit_code, started=started)
+        self.write_moves(job, [Moved(event, moved)], change)
         return moved
+
+    def write_moves(self, job: Job, moves: Sequence[Moved], attempt: AttemptChange) -> None:
+        """Write what has happened to a job, and to its present attempt, or raise Conflict."""
+        with writing(self.engine) as db:
+            _move(db, job, moves)
+            _follow(db, moves)
+            present = (attempts.c.job_id == job.id) & (attempts.c.number == job.attempt)
+            _change(db, present, attempt)
 
     def explain(self, job: Job, reason: str) -> Job:
         """Tell why a job stays where it is. Nothing happens if it has moved since.
 
         The version changes, so that whoever follows the job sees it; the history does not.
         """
-        if reason == job.reason:
-            return job
-        told = job.model_copy(update={"reason": reason, "version": job.version + 1})
+        return self.explain_all([(job, reason)])[0]
+
+    def explain_all(self, reasons: Sequence[tuple[Job, str]]) -> list[Job]:
+        """Tell of many jobs at once why each stays where it is."""
+        told = [
+            job.model_copy(update={"reason": reason, "version": job.version + 1})
+            if reason != job.reason
+            else job
+            for job, reason in reasons
+        ]
+        if all(old is new for (old, _), new in zip(reasons, told, strict=True)):
+            return told
         with writing(self.engine) as db:
-            return told if _replace(db, job, told) else job
+            return [
+                new if new is not old and _replace(db, old, new) else old
+                for (old, _), new in zip(reasons, told, strict=True)
+            ]
 
     def attempt(self, key: str) -> Attempt:
         with reading(self.engine) as db:
-            row = db.execute(select(attempts).where(attempts.c.key == key)).mappings().one_or_none()
+            row = db.execute(_SELECT_ATTEMPT.where(attempts.c.key == key)).one_or_none()
         if row is None:
             raise _no_attempt(key)
         return _attempt(row)
 
+    def with_attempt(self, key: str) -> tuple[Job, Attempt]:
+        """Return the attempt with this key and its job, which may be at another one by now."""
+        query = _SELECT_BOTH.join(attempts, attempts.c.job_id == jobs.c.id)
+        with reading(self.engine) as db:
+            row = db.execute(query.where(attempts.c.key == key)).one_or_none()
+        if row is None:
+            raise _no_attempt(key)
+        return _both(row)
+
     def attempts(self, job_id: str) -> list[Attempt]:
         """Return all tries at a job, the first one first."""
-        query = select(attempts).where(attempts.c.job_id == job_id).order_by(attempts.c.number)
+        query = _SELECT_ATTEMPT.where(attempts.c.job_id == job_id).order_by(attempts.c.number)
         with reading(self.engine) as db:
-            return [_attempt(row) for row in db.execute(query).mappings()]
+            return [_attempt(row) for row in db.execute(query)]
 
     def change_attempt(self, key: str, change: AttemptChange) -> None:
         """Change an attempt and leave its job where it is."""
         with writing(self.engine) as db:
             if change and not _change(db, attempts.c.key == key, change):
                 raise _no_attempt(key)
+
+    def clear_handles(self, keys: Sequence[str]) -> None:
+        """Write down that attempts have left nothing on their target any more."""
+        clear = update(attempts).where(attempts.c.key == bindparam("the_key")).values(handle=None)
+        if keys:
+            with writing(self.engine) as db:
+                db.execute(clear, [{"the_key": key} for key in keys])
 
     def history(self, job_id: str) -> list[Move]:
         """Return every move of a job, the first one first."""
@@ -238,7 +279,7 @@ class Jobs:
         """Return the attempts that have ended and left something on their target."""
         left = attempts.c.handle.is_not(None) & attempts.c.ended.is_not(None)
         with reading(self.engine) as db:
-            return [_attempt(row) for row in db.execute(select(attempts).where(left)).mappings()]
+            return [_attempt(row) for row in db.execute(_SELECT_ATTEMPT.where(left))]
 
     def snapshots(self) -> set[str]:
         """Return the manifest of every job's code."""
@@ -273,9 +314,9 @@ class Jobs:
             wanted = [jobs.c.id.in_(union_all(*(select(walk) for walk in newest)))]
         elif states:
             wanted.append(jobs.c.state == states[0])
-        query = select(jobs).where(*wanted).order_by(jobs.c.id.desc()).limit(limit)
+        query = _SELECT_JOB.where(*wanted).order_by(jobs.c.id.desc()).limit(limit)
         with reading(self.engine) as db:
-            return [_job(row) for row in db.execute(query).mappings()]
+            return [_job(row) for row in db.execute(query)]
 
 
 def _open_run(db: Connection, job: Job) -> None:
@@ -315,55 +356,77 @@ def _folder(experiment: Experiment, job: Job) -> str:
     return address_below(experiment.location, f"{job.id}/artifacts")
 
 
-def _follow(db: Connection, job: Job) -> None:
+def _follow(db: Connection, moves: Sequence[Moved]) -> None:
     """Have a job's run begin when its script does, and end if its client has left it open."""
-    mine = update(runs).where(runs.c.id == job.id)
-    if job.state is JobState.RUNNING:
-        started = int((job.started or job.changed) * 1000)
-        db.execute(mine.values(status=RunStatus.RUNNING, started=started, ended=None))
-    if job.state in LEFT_OPEN:
-        is_open = runs.c.status.in_((RunStatus.RUNNING, RunStatus.SCHEDULED))
-        ended = {"status": LEFT_OPEN[job.state], "ended": int(job.changed * 1000)}
-        db.execute(mine.where(is_open).values(**ended))
+    for _, job in moves:
+        mine = update(runs).where(runs.c.id == job.id)
+        if job.state is JobState.RUNNING:
+            started = int((job.started or job.changed) * 1000)
+            db.execute(mine.values(status=RunStatus.RUNNING, started=started, ended=None))
+        if job.state in LEFT_OPEN:
+            is_open = runs.c.status.in_((RunStatus.RUNNING, RunStatus.SCHEDULED))
+            ended = {"status": LEFT_OPEN[job.state], "ended": int(job.changed * 1000)}
+            db.execute(mine.where(is_open).values(**ended))
 
 
-def _after(job: Job, event: Event, *, reason: str, now: float) -> Job:
-    state = advance(job.state, event)
-    change: dict[str, Any] = {"state": state, "reason": reason, "changed": now}
-    if state.is_final:
-        change["ended"] = now
-    if event is Event.RETRIED:
-        change |= {"started": None, "exit_code": None}
-    return job.model_copy(update=change | {"version": job.version + 1})
-
-
-def _move(db: Connection, before: Job, after: Job, event: Event) -> None:
-    if not _replace(db, before, after):
+def _move(db: Connection, before: Job, moves: Sequence[Moved]) -> None:
+    if not _replace(db, before, moves[-1].job):
         raise Conflict(f"job {before.name!r} has moved on meanwhile; look at it again")
-    _remember(db, after, event)
+    _remember(db, moves)
+
+
+# Made once: making them anew for each job would cost more than running them.
+_KEPT = ("id", "name", "spec", "created")  # what never changes
+_REPLACE = (
+    update(jobs)
+    .where(jobs.c.id == bindparam("the_id"), jobs.c.version == bindparam("seen"))
+    .values({name: bindparam(name) for name in Job.model_fields if name not in _KEPT})
+)
+_REMEMBER = insert(history)
+_INSERT_JOB = insert(jobs)
+_INSERT_ATTEMPT = insert(attempts)
+_OF_JOB = [jobs.c[name] for name in Job.model_fields]
+_OF_ATTEMPT = [attempts.c[name] for name in Attempt.model_fields]
+_SELECT_JOB = select(*_OF_JOB)
+_SELECT_ATTEMPT = select(*_OF_ATTEMPT)
+_SELECT_BOTH = select(*_OF_JOB, *_OF_ATTEMPT).select_from(jobs)
 
 
 def _replace(db: Connection, before: Job, after: Job) -> bool:
-    guard = (jobs.c.id == before.id) & (jobs.c.version == before.version)
-    values = after.model_dump(exclude={"id", "name", "spec", "created"})
-    return db.execute(update(jobs).where(guard).values(values)).rowcount == 1
+    values = after.model_dump(exclude=set(_KEPT))
+    values |= {"the_id": before.id, "seen": before.version}
+    return db.execute(_REPLACE, values).rowcount == 1
 
 
-def _remember(db: Connection, job: Job, event: Event) -> None:
-    row = {"version": job.version, "state": job.state, "reason": job.reason, "at": job.changed}
-    db.execute(insert(history).values(job_id=job.id, event=event, **row))
+def _remember(db: Connection, moves: Sequence[Moved]) -> None:
+    rows = [
+        {
+            "job_id": job.id,
+            "version": job.version,
+            "event": event,
+            "state": job.state,
+            "reason": job.reason,
+            "at": job.changed,
+        }
+        for event, job in moves
+    ]
+    db.execute(_REMEMBER, rows)
 
 
 def _change(db: Connection, which: ColumnElement[bool], change: AttemptChange) -> bool:
     return bool(change) and db.execute(update(attempts).where(which).values(**change)).rowcount == 1
 
 
-def _job(row: Mapping[Any, Any]) -> Job:
-    return Job.model_validate({name: row[jobs.c[name]] for name in Job.model_fields})
+def _job(row: Sequence[Any]) -> Job:
+    return Job.model_validate(dict(zip(Job.model_fields, row, strict=True)))
 
 
-def _attempt(row: Mapping[Any, Any]) -> Attempt:
-    return Attempt.model_validate({name: row[attempts.c[name]] for name in Attempt.model_fields})
+def _attempt(row: Sequence[Any]) -> Attempt:
+    return Attempt.model_validate(dict(zip(Attempt.model_fields, row, strict=True)))
+
+
+def _both(row: Sequence[Any]) -> tuple[Job, Attempt]:
+    return _job(row[: len(_OF_JOB)]), _attempt(row[len(_OF_JOB) :])
 
 
 def _no_job(name_or_id: str) -> NotFound:

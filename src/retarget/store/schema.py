@@ -133,7 +133,12 @@ attempts = Table(
     Column("exit_code", Integer),
     Column("reason", Words, nullable=False),
     Column("created", Double, nullable=False),
+    Column("launched", Double),
+    Column("preparing", Double),
+    Column("starting", Double),
     Column("started", Double),
+    Column("output", Double),
+    Column("exited", Double),
     Column("ended", Double),
     UniqueConstraint("job_id", "number"),
 )
