@@ -32,6 +32,12 @@ class Collector:
         if os.path.isdir(self._full("artifacts")):
             self._send_all(server, self._fresh(("artifacts",), 0.0))
 
+    def paths(self) -> Iterator[str]:
+        """Yield where all that is to be kept lies."""
+        for top in ("outputs", "artifacts"):
+            for path in self.files(top):
+                yield self._full(path)
+
     def note_given(self) -> None:
         """Write down what of outputs/ and logs/ came with the code."""
         paths = [path for top in ("outputs", "logs") for path in self.files(top)]

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from itertools import chain
 from typing import Any
 
 from retarget.runner.errors import Over, Refused, Unreachable
@@ -17,6 +18,9 @@ from retarget.runner.server import Server
 
 _CHUNK = 1 << 20
 _HEARTBEAT = 5.0
+_FIRST = 0.02  # how long the first report waits: of a script that ends at once all is told at once
+_LITTLE = 1 << 19  # bytes that are sent so fast that nobody need be told of it before
+_EACH = 1 << 12  # bytes that sending a file is worth, whatever its size
 _LOOK = 0.05  # how often the streams are looked at while the script runs
 _TRACK = 0.25  # how often what the script tracks is looked at
 _SCAN = 1.0  # how often logs/ is looked at for new files, and for new artifacts
@@ -73,8 +77,9 @@ class Reporter:
             self._server.close()
 
     def _send_everything(self) -> None:
-        self._send_news()
         self._scan_logs()
+        if self._trouble or not self._is_little():
+            self._send_news()  # it takes a while: tell what has happened until now
         self._send_streams()
         self._lines.send(self._server, last=True)
         self._collector.send_artifacts(self._server)
@@ -87,6 +92,17 @@ class Reporter:
         self._send_events(len(self._journal.events))
         if self._confirmed < len(self._journal.events):
             raise Unreachable("the server has not taken in how it ended")
+
+    def _is_little(self) -> bool:
+        """Tell whether all there is to send, sent already or not, is gone in no time."""
+        streams = self._folder.streams
+        logs = [os.path.join(streams, name) for name in os.listdir(streams)]
+        left = _LITTLE
+        for path in chain(logs, self._files.values(), self._collector.paths()):
+            left -= _EACH + _size(path)
+            if left < 0:
+                return False
+        return True
 
     def _insist(self, step: Any, linger: float) -> bool:
         pause, deadline = 0.05, time.monotonic() + linger
@@ -110,6 +126,7 @@ class Reporter:
 
     def _work(self) -> None:
         pause = 0.05
+        self._ending.wait(_FIRST)
         while not self._ending.is_set():
             try:
                 self._round()
@@ -195,3 +212,10 @@ class Reporter:
                 if not content:
                     return
                 sent = self._offsets[stream] = self._server.append(stream, sent, content)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0  # removed meanwhile

@@ -23,6 +23,7 @@ from retarget.core.home import Home
 from retarget.core.targets import Target
 from retarget.server.auth import owner
 from retarget.server.errors import PROBLEMS, add_handlers
+from retarget.server.front import Front
 from retarget.server.mlflow import TABLES
 from retarget.server.mlflow.app import MlflowFirst
 from retarget.server.mlflow.artifacts import loose_routes
@@ -137,7 +138,7 @@ def make_app(settings: Settings, *, stop: Callable[[], None]) -> ASGIApp:
         app.include_router(part.router, dependencies=[Depends(owner)], responses=PROBLEMS)
     app.include_router(attempts.router, responses=PROBLEMS)
     app.router.routes.extend(loose_routes(app.state.retarget))
-    return mlflow
+    return Front(app.state.retarget, mlflow)
 
 
 def _connect(target: Target) -> Driver:

@@ -1,6 +1,7 @@
 """Turns what is raised into answers: one sentence, a status, and the field to mend."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -33,12 +34,17 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 
 def add_handlers(app: FastAPI) -> None:
-    app.add_exception_handler(RetargetError, _on_purpose)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(ValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(ClientDisconnect, _left)
+    for kind, handler in _HANDLERS.items():
+        app.add_exception_handler(kind, handler)
     app.add_exception_handler(Exception, _by_accident)
+
+
+def answer_to(request: Request, error: Exception) -> JSONResponse:
+    """Return the answer to a request that has led to this."""
+    for kind, handler in _HANDLERS.items():
+        if isinstance(error, kind):
+            return handler(request, error)
+    return _by_accident(request, error)
 
 
 def _on_purpose(_: Request, error: Exception) -> JSONResponse:
@@ -77,3 +83,12 @@ def _by_accident(request: Request, error: Exception) -> JSONResponse:
 def _answer(status: int, name: str, message: str, field: str | None) -> JSONResponse:
     problem = Problem(error=name, message=message, field=field)
     return JSONResponse(problem.model_dump(), status_code=status)
+
+
+_HANDLERS: dict[type[Exception], Callable[[Request, Exception], JSONResponse]] = {
+    RetargetError: _on_purpose,
+    RequestValidationError: _invalid,
+    ValidationError: _invalid,
+    HTTPException: _http,
+    ClientDisconnect: _left,
+}
