@@ -35,8 +35,21 @@ class Retarget:
 
     def submit(self, *command: str, **asked: Any) -> dict[str, Any]:
         """Submit as `retarget run` does once it has made the request."""
-        environment = {"environment": {"python": sys.executable}}
-        return self.client.ask("/api/jobs", {"command": list(command), **environment, **asked})
+        return self.client.ask("/api/jobs", _spec(command, asked))
+
+    def submit_all(self, number: int, *command: str, **asked: Any) -> list[str]:
+        """Submit so many at once, as `Workspace.send_all` does, and return their ids."""
+        jobs: Any = self.client.ask("/api/jobs/batch", {"jobs": [_spec(command, asked)] * number})
+        return [job["id"] for job in jobs]
+
+    def wait_all(self, ids: list[str]) -> None:
+        """Wait until all have ended well, as `Workspace.wait_all` does."""
+        told: dict[str, Any] = {"done": False}
+        while not told["done"]:
+            told = self.client.ask("/api/jobs/wait", {"jobs": ids, "timeout": 30})
+        for job in told["jobs"]:
+            if job["state"] != "succeeded":
+                raise Refused(f"{job['name']} {job['state']}: {job['reason']}")
 
     def wait(self, name: str) -> dict[str, Any]:
         """Wait until a job has ended well."""
@@ -50,6 +63,10 @@ class Retarget:
     def variables(self) -> dict[str, str]:
         """Return what has a command use this server."""
         return {"RETARGET_HOME": str(self.home), "RETARGET_URL": "", "NO_COLOR": "1"}
+
+
+def _spec(command: tuple[str, ...], asked: dict[str, Any]) -> dict[str, Any]:
+    return {"command": list(command), "environment": {"python": sys.executable}, **asked}
 
 
 @contextmanager

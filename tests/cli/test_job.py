@@ -300,3 +300,16 @@ def test_environments_are_built_listed_and_removed(retarget: Cli, code: Path) ->
     assert removed.returncode == 0, removed.stderr
     assert json.loads(retarget("env", "list", "--json").stdout) == []
     assert retarget("env", "build").returncode == 2
+
+
+def test_timing_shows_when_each_stage_was_reached(retarget: Cli, code: Path) -> None:
+    retarget("run", "--name", "timed", "--", "sh", "-c", "echo hello; sleep 0.2", cwd=code)
+    shown = retarget("job", "show", "timed", "--timing").stdout.splitlines()
+    stages = [line.split()[0] for line in shown[1:]]
+    assert stages[:2] == ["submitted", "placed"]
+    assert stages[-2:] == ["exited", "ended"]
+    assert {"launched", "preparing", "starting", "started", "output"} < set(stages)
+    told = json.loads(retarget("job", "show", "timed", "--timing", "--json").stdout)
+    assert [stage["name"] for stage in told] == stages
+    assert told[0]["since"] == 0
+    assert [stage["since"] for stage in told] == sorted(stage["since"] for stage in told)

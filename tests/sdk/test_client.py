@@ -332,3 +332,17 @@ def test_a_server_that_is_silent_is_told_so() -> None:
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(Invalid, match="http://host:port"):
         Connection(Elsewhere(Address(url))).get("/x")
+
+
+def test_many_jobs_are_sent_and_waited_for_together(workspace: Workspace) -> None:
+    again = [workspace.prepare("hello.py", name=f"hello-{number}") for number in range(5)]
+    jobs = workspace.send_all([*again, workspace.prepare("sleep.py")])
+    assert [job.name for job in jobs[:5]] == [f"hello-{number}" for number in range(5)]
+    states = workspace.wait_all(jobs, timeout=3)
+    assert (len(states), states[5].is_final) == (6, False)
+    assert workspace.wait_all(jobs[:5]) == [JobState.SUCCEEDED] * 5
+    assert [job.exit_code for job in jobs[:5]] == [0] * 5
+    with pytest.raises(Conflict, match="hello-3"):
+        workspace.send_all([workspace.prepare("hello.py"), again[3]])
+    assert len(list(workspace.jobs)) == 6
+    assert (workspace.send_all([]), workspace.wait_all([])) == ([], [])

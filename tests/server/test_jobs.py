@@ -286,3 +286,57 @@ def test_targets_and_kinds_tell_what_they_have(api: Api) -> None:
     ]
     assert kind["description"]
     assert "root" in kind["config_schema"]["properties"]
+
+
+def test_many_jobs_are_queued_and_waited_for_at_once(api: Api) -> None:
+    asked = [{"command": ["sh", "-c", f"exit {number % 2}"]} for number in range(6)]
+    answer = api.ask("POST", "/api/jobs/batch", {"jobs": asked})
+    assert answer.status == 201
+    jobs = answer.json
+    assert [job["command"] for job in jobs] == [each["command"] for each in asked]
+    ids = [job["id"] for job in jobs]
+    assert ids == sorted(ids)
+    assert len({job["name"] for job in jobs}) == 6
+    waited: dict[str, Any] = {"done": False}
+    while not waited["done"]:
+        waited = api.ask("POST", "/api/jobs/wait", {"jobs": [*ids, "gone"], "timeout": 20}).json
+    ended = {job["id"]: (job["state"], job["exit_code"]) for job in waited["jobs"]}
+    assert ended == {
+        each: ("failed", 1) if number % 2 else ("succeeded", 0) for number, each in enumerate(ids)
+    }
+
+
+def test_of_many_jobs_all_are_queued_or_none(api: Api) -> None:
+    before = len(api.ask("GET", "/api/jobs", limit=1000).json)
+    fine: dict[str, Any] = {"command": ["true"]}
+    cases: list[tuple[dict[str, Any], int, str | None, str]] = [
+        ({"command": ["true"], "cpus": 10_000}, 422, "jobs.1.cpus", "cpus"),
+        ({"command": ["true"], "target": "nowhere"}, 422, "jobs.1.target", "nowhere"),
+        ({"command": []}, 422, "jobs.1.command", "command"),
+        ({"command": ["true"], "name": "twin"}, 409, None, "'twin'"),
+    ]
+    for bad, status, field, words in cases:
+        first = fine | ({"name": "twin"} if status == 409 else {})
+        answer = api.ask("POST", "/api/jobs/batch", {"jobs": [first, bad]})
+        assert (answer.status, answer.json["field"]) == (status, field)
+        assert words in answer.json["message"]
+    assert len(api.ask("GET", "/api/jobs", limit=1000).json) == before
+
+
+def test_waiting_for_many_ends_with_its_time(api: Api) -> None:
+    job = api.submit("sleep", "60")
+    answer = api.ask("POST", "/api/jobs/wait", {"jobs": [job["id"]], "timeout": 0.2}).json
+    assert (answer["done"], [each["id"] for each in answer["jobs"]]) == (False, [job["id"]])
+    api.ask("POST", f"/api/jobs/{job['id']}/cancel")
+    api.wait(job["name"])
+
+
+def test_an_attempt_tells_when_each_stage_was_reached(api: Api) -> None:
+    name = api.submit("sh", "-c", "echo a line; sleep 0.3; echo another")["name"]
+    job = api.wait(name)
+    (attempt,) = job["attempts"]
+    order = ["created", "preparing", "starting", "started", "exited", "ended"]
+    times = [job["created"], *(attempt[stage] for stage in order)]
+    assert times == sorted(times)
+    assert attempt["started"] < attempt["output"] < attempt["exited"]
+    assert attempt["created"] < attempt["launched"] < attempt["ended"]

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -65,10 +66,22 @@ def list_jobs(
 
 
 @app.command()
-def show(name: JobName, as_json: AsJson = False) -> None:
+def show(
+    name: JobName,
+    timing: Annotated[
+        bool, typer.Option("--timing", help="Show when each stage was reached, and nothing else.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Show a job: where it stands and why, what it runs, logged and left, and its history."""
     job = find_job(name)
-    if as_json:
+    if timing and as_json:
+        write_json([asdict(stage) for stage in job.timing()])
+    elif timing:
+        from retarget.cli.show import show_timing
+
+        show_timing(job.timing())
+    elif as_json:
         told = job.tracking()
         logged = {key: point.value for key, point in told.metrics.items()}
         about = {"metrics": logged, "params": told.params, "tags": told.tags}

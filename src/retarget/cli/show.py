@@ -18,6 +18,7 @@ from retarget.core.units import show_amount, show_duration, show_memory
 if TYPE_CHECKING:
     from retarget.sdk.jobs import Job
     from retarget.sdk.records import Attempt, Output, Why
+    from retarget.sdk.timing import Stage
 
 _ROOMY = 100  # columns of a screen that has room for what is rarely asked
 _MANY = 20  # metrics or params of a job on its page
@@ -76,6 +77,20 @@ def show_job(job: "Job") -> None:
     outputs = job.outputs()
     section("outputs", outputs_table(outputs) if outputs else None)
     section("history", _history(job))
+
+
+def show_timing(stages: "Sequence[Stage]") -> None:
+    """Show how long a job took to each stage, and from the one before."""
+    before = stages[0].since
+    rows: list[list[Cell]] = []
+    for stage in stages:
+        rows.append([stage.name, _ms(stage.since), f"+{_ms(stage.since - before)}", stage.meaning])
+        before = stage.since
+    show(new_table(["STAGE", "AT", "TOOK", "MEANING"], rows, flexible="MEANING"))
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms" if seconds < 10 else show_duration(seconds)
 
 
 def show_outputs(outputs: "Sequence[Output]") -> None:

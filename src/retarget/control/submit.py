@@ -1,6 +1,7 @@
 """Takes jobs in: refuses what can never run, with the sentence why, and queues the rest."""
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from retarget.control.launch import launch_of
@@ -12,20 +13,27 @@ from retarget.core.jobs import Attempt, Job, JobSpec, Share
 from retarget.core.names import new_id, suggest_name
 from retarget.core.snapshots import decode
 from retarget.core.states import JobState
-from retarget.core.targets import Facts, Target
+from retarget.core.targets import Facts, Target, no_target
 
 _TRIES = 8
 
 
 def submit(parts: Parts, spec: JobSpec) -> Job:
     """Queue a job, or raise Invalid and change nothing."""
-    _admit(parts, spec)
-    now = parts.now()
-    job = _add(parts, spec, now)
-    if spec.environment.kind == "system":
-        parts.environments.keep(spec.environment, now)
-    parts.wake()
-    return job
+    _admit(parts, _targets(parts), spec)
+    return _queue(parts, [spec])[0]
+
+
+def submit_all(parts: Parts, specs: Sequence[JobSpec]) -> list[Job]:
+    """Queue jobs, all of them, or raise Invalid and change nothing."""
+    targets = _targets(parts)
+    for index, spec in enumerate(specs):
+        try:
+            _admit(parts, targets, spec)
+        except Invalid as error:
+            field = f"jobs.{index}.{error.field}" if error.field else f"jobs.{index}"
+            raise Invalid(f"jobs.{index}.{error}", field=field) from None
+    return _queue(parts, specs)
 
 
 def rerun(parts: Parts, job: Job, *, target: str | None, name: str | None) -> Job:
@@ -36,9 +44,9 @@ def rerun(parts: Parts, job: Job, *, target: str | None, name: str | None) -> Jo
 
 def plan(parts: Parts, spec: JobSpec) -> dict[str, Any]:
     """Tell what submitting would do, and do nothing."""
-    target, facts = _admit(parts, spec)
+    target, facts = _admit(parts, _targets(parts), spec)
     now = parts.now()
-    job = _job(spec, spec.name or "a-name-of-its-own", now)
+    job = _job(new_id(now), spec, spec.name or "a-name-of-its-own", now)
     shares = tuple(Share(node=node.name) for node in facts.nodes[: spec.nodes])
     attempt = Attempt(key=new_id(now), job_id=job.id, number=1, target=target.name, shares=shares)
     launch = launch_of(parts, job, attempt, facts)
@@ -72,11 +80,14 @@ def waiting_reason(target: str) -> str:
     return f"waiting for its turn on {target}"
 
 
-def _admit(parts: Parts, spec: JobSpec) -> tuple[Target, Facts]:
-    try:
-        target = parts.targets.find(spec.target)
-    except NotFound as error:
-        raise Invalid(f"target: {error}", field="target") from None
+def _targets(parts: Parts) -> dict[str, Target]:
+    return {target.name: target for target in parts.targets.list()}
+
+
+def _admit(parts: Parts, targets: dict[str, Target], spec: JobSpec) -> tuple[Target, Facts]:
+    target = targets.get(spec.target)
+    if target is None:
+        raise Invalid(f"target: {no_target(spec.target, targets)}", field="target")
     facts = facts_of(parts, target)
     obstacle = never_fits(spec, facts, target.name)
     if obstacle is not None:
@@ -104,20 +115,54 @@ def _check_snapshot(parts: Parts, spec: JobSpec) -> None:
         raise Invalid(f"snapshot: {len(missing)} of its files were never sent", field="snapshot")
 
 
-def _add(parts: Parts, spec: JobSpec, now: float) -> Job:
-    if spec.name is not None:
-        return _stored(parts, _job(spec, spec.name, now))
+def _queue(parts: Parts, specs: Sequence[JobSpec]) -> list[Job]:
+    now = parts.now()
+    new = _add(parts, specs, now)
+    for spec in specs:
+        if spec.environment.kind == "system":
+            parts.environments.keep(spec.environment, now)
+    parts.wake()
+    return new
+
+
+def _add(parts: Parts, specs: Sequence[JobSpec], now: float) -> list[Job]:
+    given = [spec.name for spec in specs if spec.name is not None]
+    _check_once(given)
     for tries in range(_TRIES):
+        names = _names(specs, tries)
+        ids = sorted(new_id(now) for _ in specs)  # in the order in which they were asked for
         try:
-            return _stored(parts, _job(spec, suggest_name(random.Random(), tries=tries), now))
+            new = [_job(*each, now) for each in zip(ids, specs, names, strict=True)]
+            parts.jobs.add(*new)
+            return new
         except Conflict:
-            continue
+            if len(given) == len(specs) or parts.jobs.taken(given):
+                raise
     raise Conflict("no free name was found; give one with --name")
 
 
-def _job(spec: JobSpec, name: str, now: float) -> Job:
+def _check_once(given: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for name in given:
+        if name in seen:
+            raise Conflict(f"two of these jobs have the name {name!r}; choose another for one")
+        seen.add(name)
+
+
+def _names(specs: Sequence[JobSpec], tries: int) -> list[str]:
+    """Return a name for each, made up where none is given, and none of them twice."""
+    chance, names = random.Random(), list[str]()
+    for spec in specs:
+        name, more = spec.name, tries
+        while name is None or (spec.name is None and name in names):
+            name, more = suggest_name(chance, tries=more), more + 1
+        names.append(name)
+    return names
+
+
+def _job(job_id: str, spec: JobSpec, name: str, now: float) -> Job:
     return Job(
-        id=new_id(now),
+        id=job_id,
         name=name,
         state=JobState.QUEUED,
         reason=waiting_reason(spec.target),
@@ -126,8 +171,3 @@ def _job(spec: JobSpec, name: str, now: float) -> Job:
         created=now,
         changed=now,
     )
-
-
-def _stored(parts: Parts, job: Job) -> Job:
-    parts.jobs.add(job)
-    return job

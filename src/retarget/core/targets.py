@@ -1,5 +1,6 @@
 """Targets: named places to run, and what is known about them."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from retarget.core.values import Value
@@ -41,3 +42,8 @@ class Target(Value):
     facts: Facts | None = None
     checked: float | None = None  # when, in seconds since 1970
     reason: str = ""  # why it cannot be used now; empty when it can
+
+
+def no_target(name: str, there: Iterable[str]) -> str:
+    """Return the sentence for a target that is not there."""
+    return f"no target named {name!r}; this server has {', '.join(there) or 'none'}"

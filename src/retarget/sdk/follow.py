@@ -51,6 +51,22 @@ class Watch:
         while not self.is_final:
             self.change()
 
+    def wait_for_all(self, ids: list[str]) -> list[View]:
+        """Return all these jobs when they are final; raise Expired when the deadline comes first.
+
+        Those that were deleted meanwhile are left out.
+        """
+        while True:
+            asked = {"jobs": ids, "timeout": round(self._left(_LONG_POLL), 3)}
+            try:
+                answer = self.connection.post("/api/jobs/wait", asked, repeatable=True)
+            except ServerUnreachable as error:
+                self._lost(error)
+                continue
+            self._heard = time.monotonic()
+            if answer["done"]:
+                return answer["jobs"]
+
     def change(self) -> None:
         """Wait until the job's version moves on, or half a minute."""
         wait = self._left(_LONG_POLL)

@@ -13,9 +13,11 @@ from retarget.sdk.follow import Expired, Piece, View, Watch, job_path, labelled
 from retarget.sdk.http import Connection
 from retarget.sdk.models import ModelVersion, register
 from retarget.sdk.records import Attempt, Move, Output, Stream, Why, record
+from retarget.sdk.timing import Stage, stages
 from retarget.sdk.tracking import Series, Tracking, read_series, read_tracking
 
 _PAGE = 100
+_TOGETHER = 1000  # jobs that are waited for with one request
 
 
 class Job:
@@ -70,13 +72,19 @@ class Job:
             self.refresh()
         return [record(Attempt, raw) for raw in self._view["attempts"]]
 
+    def timing(self, attempt: int | None = None) -> list[Stage]:
+        """Return when each stage of an attempt was reached, of the last one unless told."""
+        if self._view.get("attempts") is None:
+            self.refresh()
+        return stages(self._view, attempt)
+
     def to_json(self) -> dict[str, Any]:
         """Return all the server told at the last look."""
         return dict(self._view)
 
-    def refresh(self) -> "Job":
-        """Look again, and return self."""
-        self._view = self._connection.get(self._path)
+    def refresh(self, view: View | None = None) -> "Job":
+        """Look again, or take what the server has just told of it, and return self."""
+        self._view = self._connection.get(self._path) if view is None else view
         return self
 
     def wait(self, *, show_output: bool = False, timeout: float | None = None) -> JobState:
@@ -310,3 +318,19 @@ def _write(file: TextIO, piece: bytes) -> None:
         file.flush()
         buffer.write(piece)
     file.flush()
+
+
+def wait_all(connection: Connection, jobs: list[Job], timeout: float | None) -> list[JobState]:
+    """Wait for many jobs with one request at a time, whatever servers come and go meanwhile."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    by_id = {job.id: job for job in jobs}
+    ids = list(by_id)
+    for some in (ids[at : at + _TOGETHER] for at in range(0, len(ids), _TOGETHER)):
+        watch = Watch(connection, by_id[some[0]].to_json(), deadline)
+        try:
+            views = watch.wait_for_all(some)
+        except Expired:
+            views = [by_id[each].refresh().to_json() for each in some]
+        for view in views:
+            by_id[view["id"]].refresh(view)
+    return [job.state for job in jobs]

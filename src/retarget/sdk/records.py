@@ -21,6 +21,11 @@ class Attempt:
     started: float | None
     ended: float | None
     resumes: int = 0
+    launched: float | None = None
+    preparing: float | None = None
+    starting: float | None = None
+    output: float | None = None
+    exited: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,17 @@
 """The workspace: where one submits, and finds everything again."""
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from retarget.core.errors import Invalid
 from retarget.core.home import Home, home_from
+from retarget.core.states import JobState
 from retarget.sdk.background import Background
 from retarget.sdk.http import Address, Connection, Elsewhere, Server
-from retarget.sdk.jobs import Job, Jobs
+from retarget.sdk.jobs import Job, Jobs, wait_all
 from retarget.sdk.models import Model, list_models, read_model
 from retarget.sdk.records import KnownEnvironment
 from retarget.sdk.registry import Environments
@@ -156,6 +158,21 @@ class Workspace:
     def send(self, prepared: Prepared) -> Job:
         """Do the second half of `submit`."""
         return Job(self._connection, self._connection.post("/api/jobs", prepared.spec))
+
+    def send_all(self, prepared: Iterable[Prepared]) -> list[Job]:
+        """Send many jobs at once, 1,000 at most: all of them are queued, or none is."""
+        specs = [each.spec for each in prepared]
+        if not specs:
+            return []
+        found = self._connection.post("/api/jobs/batch", {"jobs": specs})
+        return [Job(self._connection, view) for view in found]
+
+    def wait_all(self, jobs: Iterable[Job], *, timeout: float | None = None) -> list[JobState]:
+        """Wait until all of these jobs are final, and return their states in the same order.
+
+        After `timeout` seconds return the states they are in by then.
+        """
+        return wait_all(self._connection, list(jobs), timeout)
 
     def collect(self, *, keep: float = 3600.0) -> dict[str, int]:
         """Remove blobs that nothing refers to and that are older than `keep` seconds."""

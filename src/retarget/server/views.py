@@ -25,7 +25,12 @@ class AttemptView(BaseModel):
     exit_code: int | None
     reason: str
     created: float
+    launched: float | None
+    preparing: float | None
+    starting: float | None
     started: float | None
+    output: float | None
+    exited: float | None
     ended: float | None
     resumes: int
 

@@ -79,25 +79,23 @@ class Jobs:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def add(self, job: Job) -> None:
-        """Keep a new job, or raise Conflict if its name is taken."""
-        spec = job.spec
-        searched = {
-            "spec": spec.model_dump(mode="json"),
-            "target": spec.target,
-            "experiment": spec.experiment,
-            "priority": spec.priority,
-            "snapshot": spec.snapshot,
-        }
+    def add(self, *new: Job) -> None:
+        """Keep new jobs, all of them, or raise Conflict if a name is taken and keep none."""
         try:
             with writing(self.engine) as db:
-                db.execute(_INSERT_JOB, job.model_dump(exclude={"spec"}) | searched)
-                _remember(db, [Moved(Event.SUBMITTED, job)])
-                _open_run(db, job)
+                db.execute(_INSERT_JOB, [_row(job) for job in new])
+                _remember(db, [Moved(Event.SUBMITTED, job) for job in new])
+                _open_runs(db, new)
         except IntegrityError as error:
+            taken = self.taken([job.name for job in new]) or {new[0].name}
             raise Conflict(
-                f"a job named {job.name!r} exists already; choose another name or delete it"
+                f"a job named {min(taken)!r} exists already; choose another name or delete it"
             ) from error
+
+    def taken(self, names: Sequence[str]) -> set[str]:
+        """Return those of these names that jobs have already."""
+        with reading(self.engine) as db:
+            return set(db.scalars(select(jobs.c.name).where(jobs.c.name.in_(names))))
 
     def find(self, name_or_id: str) -> Job:
         """Return the job with this name or, if there is none, with this id."""
@@ -114,6 +112,18 @@ class Jobs:
         if row is None:
             raise _no_job(job_id)
         return _job(row)
+
+    def read_all(self, ids: Sequence[str]) -> list[Job]:
+        """Return these jobs, oldest first; those that are gone are left out."""
+        query = _SELECT_JOB.where(jobs.c.id.in_(ids)).order_by(jobs.c.id)
+        with reading(self.engine) as db:
+            return [_job(row) for row in db.execute(query)]
+
+    def states(self, ids: Sequence[str]) -> dict[str, JobState]:
+        """Return the state of each of these jobs; those that are gone are left out."""
+        query = select(jobs.c.id, jobs.c.state).where(jobs.c.id.in_(ids))
+        with reading(self.engine) as db:
+            return {found: JobState(state) for found, state in db.execute(query)}
 
     def counts(self, target: str | None = None) -> dict[JobState, int]:
         """Tell how many jobs are in each state, zeros included; of one target or of all."""
@@ -319,13 +329,32 @@ class Jobs:
             return [_job(row) for row in db.execute(query)]
 
 
-def _open_run(db: Connection, job: Job) -> None:
-    """Give a job its run: whatever it logs goes there."""
-    now = int(job.created * 1000)
-    experiment = ensure_in(db, job.spec.experiment, now=now)
-    if experiment.stage != ACTIVE:
-        raise Conflict(f"experiment {experiment.name!r} is deleted; choose another or restore it")
-    run = Run(
+def _row(job: Job) -> dict[str, Any]:
+    spec = job.spec
+    return job.model_dump(exclude={"spec"}) | {
+        "spec": spec.model_dump(mode="json"),
+        "target": spec.target,
+        "experiment": spec.experiment,
+        "priority": spec.priority,
+        "snapshot": spec.snapshot,
+    }
+
+
+def _open_runs(db: Connection, new: Sequence[Job]) -> None:
+    """Give jobs their runs: whatever one logs goes there."""
+    now = int(new[0].created * 1000)
+    names = {job.spec.experiment for job in new}
+    found = {name: ensure_in(db, name, now=now) for name in sorted(names)}
+    for experiment in found.values():
+        if experiment.stage != ACTIVE:
+            raise Conflict(
+                f"experiment {experiment.name!r} is deleted; choose another or restore it"
+            )
+    create_in(db, [_run_of(job, found[job.spec.experiment], now) for job in new])
+
+
+def _run_of(job: Job, experiment: Experiment, now: int) -> Run:
+    return Run(
         id=job.id,
         experiment_id=experiment.id,
         job_id=job.id,
@@ -339,7 +368,6 @@ def _open_run(db: Connection, job: Job) -> None:
             "mlflow.source.type": "JOB",
         },
     )
-    create_in(db, run)
 
 
 def _has_logged(db: Connection, run_id: str) -> bool:
@@ -359,14 +387,12 @@ def _folder(experiment: Experiment, job: Job) -> str:
 def _follow(db: Connection, moves: Sequence[Moved]) -> None:
     """Have a job's run begin when its script does, and end if its client has left it open."""
     for _, job in moves:
-        mine = update(runs).where(runs.c.id == job.id)
         if job.state is JobState.RUNNING:
             started = int((job.started or job.changed) * 1000)
-            db.execute(mine.values(status=RunStatus.RUNNING, started=started, ended=None))
+            db.execute(_BEGIN_RUN, {"run": job.id, "began": started})
         if job.state in LEFT_OPEN:
-            is_open = runs.c.status.in_((RunStatus.RUNNING, RunStatus.SCHEDULED))
-            ended = {"status": LEFT_OPEN[job.state], "ended": int(job.changed * 1000)}
-            db.execute(mine.where(is_open).values(**ended))
+            ended = int(job.changed * 1000)
+            db.execute(_END_RUN, {"run": job.id, "left": LEFT_OPEN[job.state], "at": ended})
 
 
 def _move(db: Connection, before: Job, moves: Sequence[Moved]) -> None:
@@ -385,6 +411,11 @@ _REPLACE = (
 _REMEMBER = insert(history)
 _INSERT_JOB = insert(jobs)
 _INSERT_ATTEMPT = insert(attempts)
+_MY_RUN = update(runs).where(runs.c.id == bindparam("run"))
+_BEGIN_RUN = _MY_RUN.values(status=RunStatus.RUNNING, started=bindparam("began"), ended=None)
+_END_RUN = _MY_RUN.where(runs.c.status.in_((RunStatus.RUNNING, RunStatus.SCHEDULED))).values(
+    status=bindparam("left"), ended=bindparam("at")
+)
 _OF_JOB = [jobs.c[name] for name in Job.model_fields]
 _OF_ATTEMPT = [attempts.c[name] for name in Attempt.model_fields]
 _SELECT_JOB = select(*_OF_JOB)

@@ -59,7 +59,7 @@ class Runs:
         """Keep a new run with its tags; the name of a run is a tag too."""
         try:
             with writing(self.engine) as db:
-                create_in(db, run)
+                create_in(db, [run])
         except IntegrityError:
             raise Conflict(f"Run with id={run.id} exists already") from None
 
@@ -149,12 +149,15 @@ class Runs:
                 raise _no_run(run_id)
 
 
-def create_in(db: Connection, run: Run) -> None:
-    """Keep a new run, in a transaction that is open."""
-    row = run.model_dump(include=set(_INFO)) | {"experiment_id": int(run.experiment_id)}
-    db.execute(insert(runs).values(row))
-    named = dict(run.tags) | {NAME_TAG: run.name}
-    db.execute(insert(tags), [{"run_id": run.id, "key": k, "value": v} for k, v in named.items()])
+def create_in(db: Connection, new: Sequence[Run]) -> None:
+    """Keep new runs, in a transaction that is open."""
+    rows = [
+        run.model_dump(include=set(_INFO)) | {"experiment_id": int(run.experiment_id)}
+        for run in new
+    ]
+    db.execute(insert(runs), rows)
+    named = [(run.id, tag) for run in new for tag in {**run.tags, NAME_TAG: run.name}.items()]
+    db.execute(insert(tags), [{"run_id": of, "key": k, "value": v} for of, (k, v) in named])
 
 
 def log_in(

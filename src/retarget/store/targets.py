@@ -1,11 +1,12 @@
 """Targets in SQL: where jobs can run, and what was last known about each place."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Engine, delete, select, update
 
 from retarget.core.errors import NotFound
-from retarget.core.targets import Facts, Target
+from retarget.core.targets import Facts, Target, no_target
 from retarget.store.engine import reading, upsert, writing
 from retarget.store.schema import targets
 
@@ -62,6 +63,5 @@ class Targets:
         return sorted(found, key=lambda target: target.name)
 
 
-def _no_target(name: str, there: list[Target]) -> NotFound:
-    names = ", ".join(target.name for target in there)
-    return NotFound(f"no target named {name!r}; this server has {names or 'none'}")
+def _no_target(name: str, there: Sequence[Target]) -> NotFound:
+    return NotFound(no_target(name, [target.name for target in there]))

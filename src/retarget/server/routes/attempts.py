@@ -134,8 +134,10 @@ def fetch_blobs(key: RunnerKey, asked: Digests, parts: PartsDep) -> StreamingRes
 
 
 def _append(parts: Parts, key: str, stream: str, offset: int, content: bytes) -> int:
-    job, _ = present(parts, key)
+    job, attempt = present(parts, key)
     size = parts.streams.append(key, stream, offset, content)
+    if attempt.output is None and (stream == "output" or stream.startswith("rank-")):
+        parts.jobs.change_attempt(key, {"output": parts.now()})
     parts.notify(job.id)
     return size
 

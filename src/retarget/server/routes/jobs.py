@@ -6,7 +6,7 @@ from typing import Annotated
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import FileResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from retarget.control import orders, submit
 from retarget.control.left import find_left, left
@@ -29,6 +29,28 @@ class Rerun(BaseModel):
     name: Name | None = None
 
 
+class Batch(BaseModel):
+    """Jobs to be queued together, or not at all."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    jobs: Annotated[list[JobSpec], Field(min_length=1, max_length=1000)]
+
+
+class Waiting(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    jobs: Annotated[list[str], Field(max_length=1000)]
+    timeout: Annotated[float, Field(ge=0, le=30)] = 0.0
+
+
+class Waited(BaseModel):
+    """Jobs, and whether all of them have ended."""
+
+    jobs: list[JobView]
+    done: bool
+
+
 class LogQuery(BaseModel):
     """Which bytes of a job's log are wanted."""
 
@@ -42,6 +64,34 @@ class LogQuery(BaseModel):
 def submit_job(spec: JobSpec, parts: PartsDep) -> JobView:
     """Queue a job. One that could never run is refused, with the sentence why."""
     return view_of(submit.submit(parts, spec))
+
+
+@router.post("/batch", status_code=201)
+def submit_jobs(batch: Batch, parts: PartsDep) -> list[JobView]:
+    """Queue many jobs. If one could never run, none is queued; the sentence says which and why."""
+    return [view_of(job) for job in submit.submit_all(parts, batch.jobs)]
+
+
+@router.post("/wait")
+async def wait_for_jobs(wanted: Waiting, state: StateDep) -> Waited:
+    """Show many jobs, given by their ids, once all have ended or the time is over.
+
+    A job that is deleted meanwhile, or is not there at all, is left out of the answer.
+    """
+    deadline = time.monotonic() + wanted.timeout
+    found = await run_sync(state.parts.jobs.states, wanted.jobs)
+    while left := [job for job in wanted.jobs if job in found and not found[job].is_final]:
+        pause = deadline - time.monotonic()
+        if pause <= 0 or state.signals.closed:
+            break
+        with state.signals.listening(left[-1]) as listener:
+            now = await run_sync(state.parts.jobs.states, left)
+            if now == {job: found[job] for job in left}:
+                await listener.wait(min(pause, 1.0))
+                now = await run_sync(state.parts.jobs.states, left)
+        found = {job: found[job] for job in found if job not in left} | now
+    jobs = await run_sync(state.parts.jobs.read_all, wanted.jobs)
+    return Waited(jobs=[view_of(job) for job in jobs], done=not left)
 
 
 @router.post("/plan")
