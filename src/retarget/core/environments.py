@@ -6,7 +6,11 @@ from typing import Literal, Self
 from blake3 import blake3
 from pydantic import field_validator, model_validator
 
+from retarget.core.errors import Invalid
+from retarget.core.names import check_name
 from retarget.core.values import Value
+
+_LONGEST = 65_536  # characters of a line: a requirement may come with many hashes
 
 
 class Environment(Value):
@@ -28,9 +32,22 @@ class Environment(Value):
     @classmethod
     def _single_lines(cls, lines: tuple[str, ...]) -> tuple[str, ...]:
         for line in lines:
-            if not line.strip() or not line.isprintable():
-                raise ValueError(f"{line[:80]!r} is not one line of text")
+            if not line.strip() or not line.isprintable() or len(line) > _LONGEST:
+                raise ValueError(f"{line[:80]!r} is not one line of text, or too long")
         return lines
+
+    @field_validator("python")
+    @classmethod
+    def _single_line(cls, text: str | None) -> str | None:
+        return None if text is None else cls._single_lines((text,))[0]
+
+    @field_validator("name")
+    @classmethod
+    def _a_name(cls, name: str | None) -> str | None:
+        try:
+            return None if name is None else check_name(name)
+        except Invalid as error:
+            raise ValueError(str(error).partition(": ")[2]) from None
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:

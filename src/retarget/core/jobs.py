@@ -6,6 +6,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from retarget.core.environments import Environment
 from retarget.core.errors import Invalid
+from retarget.core.limits import LONGEST_EXPERIMENT_NAME, check_shown
 from retarget.core.names import check_name
 from retarget.core.snapshots import is_digest
 from retarget.core.states import Event, JobState, advance
@@ -22,11 +23,12 @@ def _name(value: str) -> str:
 
 
 def _experiment(value: str) -> str:
-    if not 1 <= len(value) <= 500:
-        raise ValueError("an experiment has a name of 1 to 500 characters")
-    if not value.isprintable():
-        raise ValueError(f"{ascii(value)[:80]} has characters that cannot be shown")
-    return value
+    if not value.strip() or len(value) > LONGEST_EXPERIMENT_NAME:
+        raise ValueError(
+            f"an experiment has a name of 1 to {LONGEST_EXPERIMENT_NAME} characters, "
+            "not all of them blanks"
+        )
+    return _told(check_shown, value)
 
 
 def _told(rule: Any, value: Any) -> Any:
@@ -85,6 +87,8 @@ Arguments = Annotated[
 Variable = Annotated[str, AfterValidator(_variable)]
 Variables = Annotated[dict[Variable, Argument], AfterValidator(_all_together)]
 Digest = Annotated[str, AfterValidator(_digest)]
+Count = Annotated[int, Field(strict=True)]  # `true` is no number, and "2" is a text
+Amount = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 
 class JobSpec(Value):
@@ -97,15 +101,15 @@ class JobSpec(Value):
     snapshot: Digest | None = None
     environment: Environment = Environment()
     env: Variables = {}
-    cpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1
+    cpus: Annotated[Amount, Field(gt=0)] = 1
     memory: Memory | None = None
-    gpus: Annotated[int, Field(ge=0)] = 0
-    nodes: Annotated[int, Field(ge=1)] = 1
-    processes_per_node: Annotated[int, Field(ge=1, le=1024)] = 1
-    retries: Annotated[int, Field(ge=0, le=100)] = 0
+    gpus: Annotated[Count, Field(ge=0)] = 0
+    nodes: Annotated[Count, Field(ge=1)] = 1
+    processes_per_node: Annotated[Count, Field(ge=1, le=1024)] = 1
+    retries: Annotated[Count, Field(ge=0, le=100)] = 0
     timeout: Seconds | None = None
-    grace: Annotated[float, Field(ge=0, le=3600)] = 10.0
-    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
+    grace: Annotated[Amount, Field(ge=0, le=3600)] = 10.0
+    priority: Annotated[Count, Field(ge=-1000, le=1000)] = 0
 
 
 class Attempt(Value):

@@ -96,7 +96,15 @@ def check_experiment_tag(key: str, value: str) -> None:
 def check_experiment_name(name: str) -> str:
     if not name:
         raise Invalid(f"Invalid experiment name: '{name}'", field="name")
-    return check_length("name", name, LONGEST_EXPERIMENT_NAME)
+    return check_length("name", check_shown(name), LONGEST_EXPERIMENT_NAME)
+
+
+def check_shown(name: str, field: str = "name") -> str:
+    """Return a name without line breaks, escapes and such, or raise Invalid."""
+    if not name.isprintable():
+        shown = ascii(name[:80])
+        raise Invalid(f"{field}: {shown} has characters that cannot be shown", field=field)
+    return name
 
 
 def check_run_id(run_id: str) -> str:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from retarget.core.errors import Invalid
-from retarget.core.limits import LONGEST_KEY, check_key, check_length
+from retarget.core.limits import LONGEST_KEY, check_key, check_length, check_shown
 from retarget.core.tracking import ACTIVE, Metric
 from retarget.core.values import Value
 
@@ -120,7 +120,7 @@ def check_model_name(name: str, field: str = "name") -> str:
         raise Invalid(f"Invalid model name '{name}'. Names cannot contain '/' or ':'.", field=field)
     if name == "." or name.startswith(".."):
         check_key(name, field)
-    return check_length(field, name, _LONGEST_NAME)
+    return check_length(field, check_shown(name, field), _LONGEST_NAME)
 
 
 def check_version(version: str) -> int:

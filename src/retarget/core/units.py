@@ -1,5 +1,6 @@
 """Amounts as people write them: `2g`, `512MiB`, `90s`, `1h30m`."""
 
+import math
 import re
 
 from retarget.core.errors import Invalid
@@ -24,7 +25,7 @@ def parse_duration(text: str | float, *, field: str = "timeout") -> float:
     """Return the seconds meant by `90`, `90s`, `15m`, `1h30m` or `2d`."""
     plain = str(text).strip().lower()
     if isinstance(text, int | float) and not isinstance(text, bool):
-        seconds = float(text)
+        seconds = float(text) if text <= _LONGEST else math.inf  # no float holds every int
     elif re.fullmatch(r"\d+(\.\d+)?", plain):
         seconds = float(plain)
     elif re.fullmatch(r"(\d+(\.\d+)?[smhd])+", plain):

@@ -1,7 +1,7 @@
 """Turns what is raised into answers: one sentence, a status, and the field to mend."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -15,7 +15,23 @@ from retarget.core.errors import Invalid, RetargetError
 from retarget.server.views import Problem
 
 _log = logging.getLogger(__name__)
-_NAMES = {401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 405: "Invalid", 409: "Conflict"}
+_NAMES = {
+    400: "Invalid",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    405: "Invalid",
+    409: "Conflict",
+    413: "Invalid",
+}
+_WORDS = {  # what pydantic says in words of its own
+    "missing": "is needed",
+    "extra_forbidden": "there is no such field",
+    "model_type": "must be a JSON object",
+    "model_attributes_type": "must be a JSON object",
+}
+_LONGEST = 2000  # characters of a sentence: what was sent may be of any length
+_SHOWN = 60
 
 # Shown in /openapi.json for every route; none answers anything else.
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -26,6 +42,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
         403: "The token is for something else",
         404: "No such thing",
         409: "Not in that state",
+        413: "The body is too large",
         422: "The request can never work",
         503: "The target does not answer",
         507: "The server's disk is full",
@@ -55,18 +72,38 @@ def _on_purpose(_: Request, error: Exception) -> JSONResponse:
 
 def _invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError | ValidationError)
-    first = error.errors()[0]
-    # Where it stands, without the words for "in the body" and for the pieces of a union.
-    path = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
+    first: Mapping[str, Any] = error.errors()[0]
+    if first["type"] == "json_invalid":
+        why = first.get("ctx", {}).get("error")
+        return _answer(422, "Invalid", f"the body is not JSON: {why}", None)
+    path = [str(part) for part in first["loc"]]
+    if isinstance(error, RequestValidationError):
+        path = path[1:]  # the word for "in the body"
+    if path[-1:] == ["[key]"]:
+        path = path[:-2]  # a key that is wrong is no place to look at
     field = ".".join(path) or None
-    message = str(first["msg"]).removeprefix("Value error, ")
-    return _answer(422, "Invalid", f"{field}: {message}" if field else message, field)
+    return _answer(422, "Invalid", f"{field or 'the body'}: {_sentence(first)}", field)
 
 
-def _http(_: Request, error: Exception) -> JSONResponse:
+def _sentence(error: Mapping[str, Any]) -> str:
+    """Say what is wrong and, where it is short, what was given."""
+    if error["type"] == "value_error":
+        return str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] in _WORDS:
+        return _WORDS[error["type"]]
+    said = str(error["msg"]).replace("Input should", "must")
+    given = repr(error["input"])
+    return f"{said}, not {given}" if len(given) <= _SHOWN else said
+
+
+def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    name = _NAMES.get(error.status_code, "RetargetError")
-    return _answer(error.status_code, name, str(error.detail), None)
+    status, said = error.status_code, str(error.detail)
+    if status == 400:
+        said = "the body cannot be read as JSON"  # too deep, not UTF-8, or an endless number
+    elif status in (404, 405):
+        said = f"this server has no {request.method} {request.url.path}"
+    return _answer(status, _NAMES.get(status, "RetargetError"), said, None)
 
 
 def _left(_: Request, error: Exception) -> JSONResponse:
@@ -81,8 +118,16 @@ def _by_accident(request: Request, error: Exception) -> JSONResponse:
 
 
 def _answer(status: int, name: str, message: str, field: str | None) -> JSONResponse:
-    problem = Problem(error=name, message=message, field=field)
+    field = None if field is None else _shortened(field)
+    problem = Problem(error=name, message=_shortened(message), field=field)
     return JSONResponse(problem.model_dump(), status_code=status)
+
+
+def _shortened(text: str) -> str:
+    """Return the text as one line that can be shown, a long one without its middle."""
+    half = _LONGEST // 2
+    short = text if len(text) <= _LONGEST else f"{text[:half]} … {text[-half:]}"
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in short)
 
 
 _HANDLERS: dict[type[Exception], Callable[[Request, Exception], JSONResponse]] = {

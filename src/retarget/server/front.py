@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from retarget.core.errors import Invalid
 from retarget.core.jobs import JobSpec
 from retarget.server.auth import open_attempt, open_server, token_in
+from retarget.server.bodies import read_whole
 from retarget.server.errors import answer_to
 from retarget.server.routes.attempts import Events, report_events
 from retarget.server.routes.jobs import submit_job
@@ -44,7 +45,7 @@ class Front:
             return
         request = Request(scope, receive)
         try:
-            body, token = await request.body(), token_in(request.headers.get("authorization"))
+            body, token = await read_whole(request), token_in(request.headers.get("authorization"))
             loop = get_running_loop()
             status, answer = await loop.run_in_executor(self._threads, work, token, body)
             response = Response(answer.model_dump_json(), status, media_type="application/json")
@@ -76,4 +77,4 @@ def _read(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise Invalid(f"the body of the request is not JSON: {error}") from None
+        raise Invalid(f"the body is not JSON: {error}") from None

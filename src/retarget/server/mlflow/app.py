@@ -37,6 +37,7 @@ from retarget.core.errors import (
     Unauthorized,
 )
 from retarget.core.tokens import is_attempt_token, key_of, opens
+from retarget.server.bodies import read_whole
 from retarget.server.mlflow.ask import Ask, Caller, Choices
 from retarget.server.state import State
 
@@ -147,6 +148,8 @@ def answer_json(content: dict[str, Any], status: int = 200) -> Response:
 
 async def on_error(request: Request, error: Exception) -> Response:
     """Answer with an error as MLflow's clients read it."""
+    if isinstance(error, HTTPException):
+        return await _http(request, error)
     for kind, (status, code) in _CODES.items():
         if isinstance(error, kind):
             return answer_json({"error_code": code, "message": str(error)}, status)
@@ -166,7 +169,7 @@ def _route(
         return _response(answer(ask))
 
     async def endpoint(request: Request) -> Response:
-        content = b"" if request.method == "GET" else await request.body()
+        content = b"" if request.method == "GET" else await read_whole(request)
         return await get_running_loop().run_in_executor(_threads, answered, request, content)
 
     return endpoint

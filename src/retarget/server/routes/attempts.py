@@ -16,14 +16,16 @@ from retarget.core.errors import Forbidden, Invalid
 from retarget.core.jobs import Job, Output
 from retarget.core.snapshots import decode
 from retarget.server.auth import PartsDep, RunnerKey
+from retarget.server.bodies import BoundedRoute
 from retarget.server.frames import Body, take_outputs
 from retarget.server.routes.blobs import BINARY_BODY, BYTES, Digests
 from retarget.server.views import Problem
 
 OVER = {410: {"model": Problem, "description": "The attempt is over"}}
-router = APIRouter(prefix="/api/attempts/{key}", tags=["runners"], responses={**OVER})
+router = APIRouter(
+    route_class=BoundedRoute, prefix="/api/attempts/{key}", tags=["runners"], responses={**OVER}
+)
 
-_LARGEST = 64 << 20
 _TOPS = ("outputs", "logs", ARTIFACTS_TOP)
 
 
@@ -82,8 +84,6 @@ async def append_stream(
 ) -> Size:
     """Take in bytes at an offset, and tell how many there are: the sender goes on from there."""
     content = await request.body()
-    if len(content) > _LARGEST:
-        raise Invalid(f"send at most {_LARGEST} bytes at once")
     return Size(size=await run_sync(_append, parts, key, stream, offset, content))
 
 

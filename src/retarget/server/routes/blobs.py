@@ -9,9 +9,10 @@ from starlette.convertors import PathConvertor, register_url_convertor
 
 from retarget.core.jobs import Digest
 from retarget.server.auth import PartsDep
+from retarget.server.bodies import BoundedRoute
 from retarget.server.frames import Body, take_blobs
 
-router = APIRouter(prefix="/api/blobs", tags=["blobs"])
+router = APIRouter(route_class=BoundedRoute, prefix="/api/blobs", tags=["blobs"])
 
 
 class _AnyPath(PathConvertor):

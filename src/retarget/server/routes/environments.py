@@ -10,10 +10,11 @@ from retarget.core.environments import Environment
 from retarget.core.errors import Invalid
 from retarget.core.names import check_name
 from retarget.server.auth import PartsDep
+from retarget.server.bodies import BoundedRoute
 from retarget.server.views import Built, EnvironmentView
 from retarget.store.environments import Known
 
-router = APIRouter(prefix="/api/environments", tags=["environments"])
+router = APIRouter(route_class=BoundedRoute, prefix="/api/environments", tags=["environments"])
 
 
 class Removed(BaseModel):

@@ -16,10 +16,11 @@ from retarget.core.jobs import Attempt, Job, JobSpec, Move, Name, Output
 from retarget.core.states import JobState
 from retarget.server import stream as streams
 from retarget.server.auth import PartsDep, StateDep
+from retarget.server.bodies import BoundedRoute
 from retarget.server.routes.blobs import BYTES
 from retarget.server.views import JobView, Plan, StreamView, Why, view_of
 
-router = APIRouter(prefix="/api/jobs", tags=["jobs"])
+router = APIRouter(route_class=BoundedRoute, prefix="/api/jobs", tags=["jobs"])
 
 
 class Rerun(BaseModel):

@@ -21,9 +21,10 @@ from retarget.core.models import (
     check_version,
 )
 from retarget.server.auth import PartsDep
+from retarget.server.bodies import BoundedRoute
 from retarget.server.routes.blobs import BYTES
 
-router = APIRouter(prefix="/api/models", tags=["models"])
+router = APIRouter(route_class=BoundedRoute, prefix="/api/models", tags=["models"])
 
 _SHOWN = 5  # how many paths a message names
 
@@ -61,7 +62,7 @@ class Meaning(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    version: Annotated[int, Field(ge=1, lt=2**31)]
+    version: Annotated[int, Field(ge=1, lt=2**31, strict=True)]
 
 
 @router.get("")

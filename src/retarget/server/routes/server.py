@@ -8,9 +8,10 @@ from pydantic import BaseModel
 from retarget import __version__
 from retarget.control import orders
 from retarget.server.auth import StateDep
+from retarget.server.bodies import BoundedRoute
 from retarget.server.views import ServerView
 
-router = APIRouter(prefix="/api/server", tags=["server"])
+router = APIRouter(route_class=BoundedRoute, prefix="/api/server", tags=["server"])
 
 
 class Stopping(BaseModel):

@@ -10,9 +10,10 @@ from retarget.core.jobs import Attempt, Job
 from retarget.core.states import JobState
 from retarget.core.targets import Target
 from retarget.server.auth import PartsDep
+from retarget.server.bodies import BoundedRoute
 from retarget.server.views import KindView, TargetView, Used
 
-router = APIRouter(prefix="/api/targets", tags=["targets"])
+router = APIRouter(route_class=BoundedRoute, prefix="/api/targets", tags=["targets"])
 
 
 @router.get("")

@@ -13,9 +13,10 @@ from retarget.core.jobs import Job
 from retarget.core.states import JobState
 from retarget.core.tracking import Metric, Run, RunStatus
 from retarget.server.auth import PartsDep
+from retarget.server.bodies import BoundedRoute
 from retarget.store.overview import ExperimentSummary, RunOwner
 
-router = APIRouter(prefix="/api", tags=["tracking"])
+router = APIRouter(route_class=BoundedRoute, prefix="/api", tags=["tracking"])
 
 _SHOWN = 5  # names in a sentence
 
