@@ -153,7 +153,7 @@ def test_what_cannot_be_registered_says_why(workspace: Workspace) -> None:
     with pytest.raises(NotFound, match="outputs/x"):
         job.register_model("iris", "outputs/none")
     for name in ("", "a/b", "a:b"):
-        with pytest.raises(Invalid, match=f"'{name}'"):
+        with pytest.raises(Invalid, match=f"'{name}'" if name else "empty"):
             job.register_model(name, "outputs/x")
     assert workspace.models() == []
 

@@ -10,11 +10,13 @@ from typing import Any, Self
 
 from retarget.core.errors import Invalid
 from retarget.core.names import check_name
+from retarget.sdk import given
 from retarget.sdk.definitions import read_conda, read_pyproject
 from retarget.sdk.requirements import Line, from_lines, read_requirements
 from retarget.sdk.wanted import Wanted, as_text, python_version, wrong
 
 _Path = str | os.PathLike[str]
+_FILES = ("conda", "requirements", "pyproject")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +38,20 @@ class Environment:
     def __post_init__(self) -> None:
         if isinstance(self.packages, str):
             raise wrong("packages", f"is a list; write packages=[{self.packages!r}]")
+        given.check("packages", self.packages, ((Sequence,), "a list, such as ['numpy']"))
         object.__setattr__(self, "packages", tuple(self.packages))
+        rules = {"python": given.PYTHON} | dict.fromkeys(_FILES, given.PATH)
+        for name, rule in rules.items():
+            if getattr(self, name) is not None:
+                given.check(name, getattr(self, name), rule)
         if self.name is not None:
+            given.check("name", self.name, given.TEXT)
             check_name(self.name)
 
     @classmethod
     def from_file(cls, path: _Path, *, python: str | None = None, name: str | None = None) -> Self:
         """Take a conda file (.yml, .yaml), a requirements file (.txt) or a pyproject (.toml)."""
+        given.check("path", path, given.PATH)
         match Path(path).suffix.lower():
             case ".yml" | ".yaml":
                 return cls(conda=path, python=python, name=name)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 from queue import SimpleQueue
 from typing import Any
-from urllib.parse import quote
 
 from retarget.core.errors import NotFound, ServerUnreachable
 from retarget.core.states import JobState
+from retarget.sdk.given import address
 from retarget.sdk.http import Connection
 
 Piece = tuple[str, bytes]  # the stream, and some of its bytes
@@ -201,7 +201,7 @@ def labelled(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 def job_path(job: str) -> str:
-    return f"/api/jobs/{quote(job, safe='')}"
+    return address("/api/jobs", job, "a job")
 
 
 def _label(stream: str, line: bytes) -> bytes:

@@ -180,7 +180,7 @@ class Connection:
         query: Query | None = None,
         repeatable: bool = False,
     ) -> Any:
-        content = None if body is None else json.dumps(body).encode()
+        content = None if body is None else _encoded(body)
         headers = {} if body is None else {"Content-Type": "application/json"}
         request = _Request(method, _target(path, query), content, headers, repeatable)
         return self._exchange(request, _decoded)
@@ -319,7 +319,14 @@ def _parts(url: str) -> SplitResult:
 
 def _target(path: str, query: Query | None) -> str:
     given = {key: _plain(value) for key, value in (query or {}).items() if value is not None}
-    return f"{path}?{urlencode(given, doseq=True)}" if given else path
+    return f"{path}?{urlencode(given, doseq=True, errors='replace')}" if given else path
+
+
+def _encoded(body: Any) -> bytes:
+    try:
+        return json.dumps(body).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Invalid(f"what was given cannot be sent: {error}") from error
 
 
 def _plain(value: Any) -> Any:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TextIO, overload
 
-from retarget.core.errors import Invalid
 from retarget.core.states import JobState
+from retarget.sdk import given
 from retarget.sdk.follow import Expired, Piece, View, Watch, job_path, labelled
 from retarget.sdk.http import Connection
 from retarget.sdk.models import ModelVersion, register
@@ -93,6 +93,8 @@ class Job:
         After `timeout` seconds return the state it is in by then. With `show_output` its log is
         written as it comes: what prepares it to stderr, what the script says to stdout.
         """
+        if timeout is not None:
+            given.check("timeout", timeout, given.NUMBER)
         deadline = None if timeout is None else time.monotonic() + timeout
         watch = self._watch(deadline=deadline)
         try:
@@ -164,6 +166,8 @@ class Job:
         """
         from retarget.sdk.downloads import download, wanted
 
+        given.check("path", path, given.TEXT)
+        given.check("to", to, given.PATH)
         chosen = wanted(self.outputs(), path, self.name)
         source = f"{self._path}/outputs"
         return [download(self._connection, source, each, Path(to)) for each in chosen]
@@ -202,7 +206,7 @@ class Job:
 
         The model is made if there is none. The version keeps its files when the job is deleted.
         """
-        about = {"description": description, "tags": dict(tags or {})}
+        about = {"description": description, "tags": given.tags(tags or {})}
         return register(self._connection, name, {"job": self.id, "path": path, **about})
 
     def cancel(self) -> None:
@@ -268,8 +272,6 @@ class Jobs:
 
     def __getitem__(self, name: str) -> Job:
         """Return the job with this name or id; NotFound if there is none."""
-        if not name:
-            raise Invalid("the name of a job is empty")
         return Job(self._connection, self._connection.get(job_path(name)))
 
     def __iter__(self) -> Iterator[Job]:
@@ -284,6 +286,7 @@ class Jobs:
         limit: int = 100,
     ) -> list[Job]:
         """List jobs, the newest first, at most `limit`."""
+        given.check("limit", limit, given.COUNT)
         query = {"state": state, "target": target, "experiment": experiment}
         found: list[Job] = []
         for job in self._pages(query, size=min(limit, _PAGE)):

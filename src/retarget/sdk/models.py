@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from retarget.core.errors import Invalid, NotFound
+from retarget.core.errors import NotFound
+from retarget.sdk.given import address
 from retarget.sdk.http import Connection
 from retarget.sdk.records import Output, record
 
@@ -84,7 +84,7 @@ class ModelVersion:
 
     def alias(self, alias: str) -> None:
         """Have an alias mean this version; it leaves the one that had it before."""
-        path = f"{model_path(self.name)}/aliases/{_quoted(alias, 'an alias')}"
+        path = address(f"{model_path(self.name)}/aliases", alias, "an alias")
         self._view = self._connection.put(path, {"version": self.version})
 
     def delete(self) -> None:
@@ -108,7 +108,7 @@ class Model:
 
     def __getitem__(self, version: int | str) -> ModelVersion:
         """Return the version with this number or alias; `latest` is the newest."""
-        path = f"{model_path(self.name)}/versions/{_quoted(str(version), 'a version')}"
+        path = address(f"{model_path(self.name)}/versions", str(version), "a version")
         return ModelVersion(self._connection, self._connection.get(path))
 
     @property
@@ -142,7 +142,7 @@ class Model:
 
     def remove_alias(self, alias: str) -> None:
         """Have an alias mean nothing. One that is not there is fine."""
-        self._connection.delete(f"{model_path(self.name)}/aliases/{_quoted(alias, 'an alias')}")
+        self._connection.delete(address(f"{model_path(self.name)}/aliases", alias, "an alias"))
 
     def delete(self) -> None:
         """Remove the model with all versions and their files."""
@@ -167,10 +167,4 @@ def register(connection: Connection, name: str, body: dict[str, Any]) -> ModelVe
 
 
 def model_path(name: str) -> str:
-    return f"{_MODELS}/{_quoted(name, 'a model')}"
-
-
-def _quoted(name: str, what: str) -> str:
-    if not name or "/" in name:
-        raise Invalid(f"{name!r} cannot be the name of {what}: it is empty, or has a '/'")
-    return quote(name, safe="", errors="replace")
+    return address(_MODELS, name, "a model")

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
-from retarget.core.errors import Invalid
+from retarget.sdk.given import address
 from retarget.sdk.http import Connection
 from retarget.sdk.records import KnownEnvironment, record
 
@@ -43,6 +42,4 @@ class Environments:
 
 
 def _path(name: str) -> str:
-    if not name:
-        raise Invalid("the name of an environment is empty")
-    return f"/api/environments/{quote(name, safe='')}"
+    return address("/api/environments", name, "an environment")

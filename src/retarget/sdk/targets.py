@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote
 
-from retarget.core.errors import Invalid
+from retarget.sdk.given import address
 from retarget.sdk.http import Connection
 from retarget.sdk.records import Target, record
 
@@ -35,6 +34,4 @@ class Targets:
 
 
 def _path(name: str) -> str:
-    if not name:
-        raise Invalid("the name of a target is empty")
-    return f"/api/targets/{quote(name, safe='')}"
+    return address("/api/targets", name, "a target")

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from retarget.core.errors import Invalid
 from retarget.core.states import JobState
+from retarget.sdk.given import TEXT, check
 from retarget.sdk.http import Connection
 from retarget.sdk.records import record
 
@@ -110,6 +111,7 @@ def read_tracking(connection: Connection, job: str) -> Tracking:
 
 def read_series(connection: Connection, job: str, key: str, points: int) -> Series:
     """Ask for one metric of the job at this path."""
+    check("key", key, TEXT)
     if not key:
         raise Invalid("the name of a metric is empty")
     raw = connection.get(f"{job}/metrics/{quote(key, errors='replace')}", {"points": points})
@@ -122,6 +124,7 @@ def list_experiments(connection: Connection) -> list[Experiment]:
 
 
 def read_experiment(connection: Connection, name: str, limit: int) -> Experiment:
+    check("name", name, TEXT)
     if not name:
         raise Invalid("the name of an experiment is empty")
     path = f"{_EXPERIMENTS}/{quote(name, safe='', errors='replace')}"

@@ -92,8 +92,9 @@ def read_text(path: Path) -> str:
         text = path.read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise wrong(str(path), "is not UTF-8 text") from error
-    except OSError as error:
-        raise wrong(str(path), f"cannot be read: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # a ValueError: a NUL in its name
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise wrong(str(path), f"cannot be read: {why}") from error
     if not text.strip():
         raise wrong(str(path), "is empty")
     return text

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from retarget.core.errors import Invalid
 from retarget.core.home import Home, home_from
 from retarget.core.states import JobState
+from retarget.sdk import given
 from retarget.sdk.background import Background
 from retarget.sdk.http import Address, Connection, Elsewhere, Server
 from retarget.sdk.jobs import Job, Jobs, wait_all
@@ -115,11 +116,10 @@ class Workspace:
         """Return what `submit` would have the target start. Nothing is sent or stored."""
         from retarget.sdk.submission import work_of
 
-        work = work_of(script, code, options.get("args", ()))
+        work = work_of(script, code, options.get("args"))
+        spec = self._spec(work, target, options)
         found = self._scan(work, reading).manifest
-        plan = self._connection.post(
-            "/api/jobs/plan", self._spec(work, target, options), repeatable=True
-        )
+        plan = self._connection.post("/api/jobs/plan", spec, repeatable=True)
         about = {"files": len(found.entries), "bytes": found.size, "snapshot": found.digest}
         return plan | {"code": {"folder": str(work.folder), **about}}
 
@@ -142,7 +142,7 @@ class Workspace:
         from retarget.sdk.submission import work_of
         from retarget.sdk.uploads import Uploads
 
-        work = work_of(script, code, options.get("args", ()))
+        work = work_of(script, code, options.get("args"))
         spec = self._spec(work, target, options)
         snapshot = upload(self._scan(work, reading), Uploads(self._connection), progress)
         return Prepared(spec | {"snapshot": snapshot})
@@ -193,6 +193,7 @@ class Workspace:
     def _spec(self, work: "Work", target: str, options: "Options") -> dict[str, Any]:
         from retarget.sdk.submission import requested
 
+        given.check("target", target, given.TEXT)
         return {
             **requested(options),
             "command": list(work.command),
@@ -209,10 +210,15 @@ class Workspace:
             environment = Environment()
         if isinstance(environment, str):
             environment = self.environments[environment]
+        kinds = ((Environment, KnownEnvironment), "an Environment, or the name of a registered one")
+        given.check("environment", environment, kinds)
         return environment.to_json()
 
 
 def _server(home: Home, url: str | None, token: str | None) -> Server:
+    for name, value in (("url", url), ("token", token)):
+        if value is not None:
+            given.check(name, value, given.TEXT)
     chosen = url or os.environ.get("RETARGET_URL")
     if chosen is None or not chosen.strip():
         return Background(home)
