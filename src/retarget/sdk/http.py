@@ -17,6 +17,7 @@ from retarget.core.errors import Invalid, RetargetError, ServerUnreachable, erro
 Query = Mapping[str, Any]
 _TRIES = 3  # a kept connection that was closed, then a server that had to be started again
 _CHUNK = 1 << 18
+_FIRST_ANSWER = 10.0  # seconds in which a server tells who it is
 _Read = TypeVar("_Read")
 
 
@@ -102,11 +103,15 @@ class Answer:
 
 
 class Connection:
-    """One server, for any number of threads. Every failure is one of core.errors."""
+    """One server, for any number of threads. Every failure is one of core.errors.
 
-    def __init__(self, server: Server, *, timeout: float = 60.0) -> None:
+    What `is_strange` is asked first who it is: any address may lead to anything.
+    """
+
+    def __init__(self, server: Server, *, timeout: float = 60.0, is_strange: bool = False) -> None:
         self._server = server
         self._timeout = timeout
+        self._is_strange = is_strange
         self._address: Address | None = None
         self._local = threading.local()
 
@@ -236,6 +241,9 @@ class Connection:
         if held is None or held.address != self.address or held.is_closed():
             self.close()
             held = _connected(self.address)
+            if self._is_strange:
+                _meet(held)
+                self._is_strange = False
             self._local.channel = held
         held.line.sock.settimeout(timeout)
         return held
@@ -294,7 +302,7 @@ def _connected(address: Address) -> _Channel:
     connection = kind(parts.hostname or "", parts.port, timeout=10, blocksize=_CHUNK)
     try:
         connection.connect()
-    except socket.gaierror as error:
+    except (socket.gaierror, UnicodeError) as error:
         raise ServerUnreachable(f"{address.url}: there is no host {parts.hostname!r}") from error
     except OSError as error:
         why = error.strerror or str(error) or type(error).__name__
@@ -306,14 +314,39 @@ def _connected(address: Address) -> _Channel:
     return channel
 
 
+def _meet(channel: _Channel) -> None:
+    """Raise ServerUnreachable unless a server of ours answers, and soon."""
+    url = channel.address.url
+    channel.line.sock.settimeout(_FIRST_ANSWER)
+    try:
+        response = channel.exchange(_Request("GET", "/health"))
+        told, who = response.read(_CHUNK), f"it says {response.status} {response.reason}"
+        is_ours = response.status == 200 and json.loads(told)["status"] == "ok"
+    except TimeoutError as error:
+        channel.line.close()
+        raise ServerUnreachable(
+            f"what listens at {url} has not answered for {_FIRST_ANSWER:g} s; is it a Retarget "
+            "server?"
+        ) from error
+    except (OSError, http.client.HTTPException):
+        is_ours, who = False, "it does not speak HTTP"
+    except (ValueError, KeyError, TypeError):
+        is_ours, who = False, "its answer is another"
+    if not is_ours:
+        channel.line.close()
+        raise ServerUnreachable(f"what answers at {url} is not a Retarget server: {who}")
+
+
 def _parts(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
         known, parts = False, urlsplit("")
-    if not known:
+    if not known or not (parts.path.isascii() and url.isprintable()) or " " in url:
         raise Invalid(f"{url!r} is not the address of a server; write http://host:port")
+    if parts.username is not None:  # not shown: it may hold a password
+        raise Invalid("the address of a server holds no user; the token is RETARGET_TOKEN")
     return parts
 
 

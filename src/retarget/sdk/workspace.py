@@ -43,7 +43,8 @@ class Workspace:
 
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
         self._home = home_from(os.environ)
-        self._connection = Connection(_server(self._home, url, token))
+        server = _server(self._home, url, token)
+        self._connection = Connection(server, is_strange=isinstance(server, Elsewhere))
 
     @property
     def url(self) -> str:

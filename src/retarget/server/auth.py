@@ -12,7 +12,7 @@ from retarget.core.tokens import is_attempt_token, opens
 from retarget.server.state import State
 
 _bearer = HTTPBearer(auto_error=False, description="The token in RETARGET_HOME/token")
-_NO_TOKEN = "a token is needed: Authorization: Bearer …"
+_NO_TOKEN = "a token is needed: set RETARGET_TOKEN, or send Authorization: Bearer …"
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 
 
