@@ -136,7 +136,7 @@ def download(
     found = _version(_model(name), version or "latest")
     folder = f"{found.name}-{found.version}" if output is None else output
     paths = [str(each) for each in found.download(folder)]
-    write_json(paths) if as_json else [tell(visible(each)) for each in paths]
+    write_json(paths) if as_json else [tell(each) for each in paths]
 
 
 @app.command()

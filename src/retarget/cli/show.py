@@ -101,11 +101,12 @@ def show_outputs(outputs: "Sequence[Output]") -> None:
 
 
 def show_why(told: "Why") -> None:
-    show(Text(f"{told.state.value}: {told.reason}" if told.reason else told.state.value))
+    said = f"{told.state.value}: {told.reason}" if told.reason else told.state.value
+    show(Text(visible(said)))
     if told.behind:
         show(Text(f"  behind: {', '.join(told.behind)}"))
     if told.diagnosis:
-        show(Text(f"  the target says: {told.diagnosis}"))
+        show(Text(visible(f"  the target says: {told.diagnosis}")))
 
 
 def state_text(state: JobState) -> Text:
@@ -261,7 +262,8 @@ def outputs_table(outputs: "Sequence[Output]") -> Table:
     table.add_column(overflow="fold")
     table.add_column(justify="right", no_wrap=True)
     for each in outputs:
-        table.add_row(Text(visible(each.path)), show_memory(each.size))
+        name = visible(each.path).replace("\n", "\\n").replace("\t", "\\t")  # one row a file
+        table.add_row(Text(name), show_memory(each.size))
     return table
 
 
@@ -271,7 +273,7 @@ def _history(job: "Job") -> Table:
     table.add_column(no_wrap=True, min_width=max(len(state.value) for state in JobState))
     table.add_column(overflow="fold")
     for each in job.history():
-        table.add_row(when(each.at), state_text(each.state), Text(each.reason))
+        table.add_row(when(each.at), state_text(each.state), Text(visible(each.reason)))
     return table
 
 

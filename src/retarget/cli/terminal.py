@@ -23,8 +23,8 @@ def say(text: str, style: str = "") -> None:
 
 
 def tell(text: str) -> None:
-    """Write one line of the result to stdout."""
-    print(text, flush=True)  # noqa: T201
+    """Write one line of the result to stdout; a terminal gets nothing that would steer it."""
+    print(visible(text) if sys.stdout.isatty() else text, flush=True)  # noqa: T201
 
 
 def write_json(value: Any) -> None:

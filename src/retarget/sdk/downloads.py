@@ -29,6 +29,7 @@ def wanted(outputs: Sequence[Output], path: str, job: str) -> list[Output]:
 def download(connection: Connection, source: str, output: Output, folder: Path) -> Path:
     """Write one file that the server has below `source` into `folder`, and return where it is."""
     path = folder / _inside(output.path)
+    _check_links(folder, path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
@@ -56,6 +57,15 @@ def _copy(answer: Answer, file: BinaryIO) -> str:
         hasher.update(piece)
         file.write(piece)
     return hasher.hexdigest()
+
+
+def _check_links(folder: Path, path: Path) -> None:
+    top, place = os.path.realpath(folder), os.path.realpath(path.parent)
+    if os.path.commonpath([top, place]) != top:
+        raise Invalid(
+            f"{path.parent} is a link that leads out of {folder}; nothing was written there: "
+            "remove it, or name another folder"
+        )
 
 
 def _inside(path: str) -> PurePosixPath:
