@@ -136,14 +136,16 @@ def run(  # noqa: PLR0913  one parameter an option
 
 def chosen_environment(name: str | None, python: str | None, packages: Sequence[str]) -> Any:
     """Return the environment that the options mean; a registered one by its name."""
+    import os
     from dataclasses import replace
-    from pathlib import Path
 
     from retarget.sdk.environments import Environment
 
+    if python is not None and not python.strip():
+        raise Invalid("--python is empty; name an interpreter's path, or leave it out")
     if name is None:
         return Environment(python=python, packages=packages) if python or packages else None
-    if Path(name).is_file():
+    if os.path.isfile(name):
         return replace(Environment.from_file(name, python=python), packages=packages)
     if python or packages:
         raise Invalid(f"--python and --pip go with a file, and there is no file {name!r}")
@@ -185,16 +187,16 @@ def _what(
 
 def _hint_at_another(script: str, extra: Sequence[str]) -> None:
     """Raise Invalid if these words are a command, or one name with blanks in it."""
+    import os
     import shlex
     import shutil
-    from pathlib import Path
 
     for end in range(1, len(extra) + 1):
         name = " ".join([script, *extra[:end]])
-        if Path(name).is_file():
+        if os.path.isfile(name):
             after = f" -- {shlex.join(extra[end:])}" if extra[end:] else ""
             raise Invalid(f"quote a name with blanks: retarget run {shlex.quote(name)}{after}")
-    if not Path(script).is_file() and shutil.which(script):
+    if not os.path.isfile(script) and shutil.which(script):
         command = shlex.join([script, *extra])
         raise Invalid(f"{script!r} is no script here; to run a command: retarget run -- {command}")
 

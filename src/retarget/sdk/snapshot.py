@@ -86,6 +86,8 @@ def scan(
     reading = _Reading(root, stat_cache.rows if stat_cache is not None else {}, _Count(progress))
     started = time.time_ns()
     entries = tuple(reading.entries())
+    if not os.path.isdir(root):
+        raise Invalid(f"{folder} vanished while it was being read; submit again", field="snapshot")
     if reading.refused:
         raise Invalid(_refusal(folder, reading.refused), field="snapshot")
     if stat_cache is not None:
@@ -323,7 +325,7 @@ def _send_large(scan: Scan, digest: str, size: int, send: Uploader, meter: _Mete
         if os.lstat(path).st_size != size:
             raise _changed(scan, digest)
         send.put_file(digest, path, size, meter.add)
-    except (Invalid, FileNotFoundError) as error:
+    except (Invalid, OSError) as error:
         raise _changed(scan, digest) from error
 
 
@@ -332,7 +334,7 @@ def _contents(
 ) -> Iterator[tuple[str, bytes]]:
     for digest in wanted:
         try:
-            content = scan.path_of(digest).read_bytes()
+            content = _content(scan.path_of(digest))
         except OSError as error:
             raise _changed(scan, digest) from error
         if digest_bytes(content) != digest:
@@ -340,6 +342,11 @@ def _contents(
         yield digest, content
     if manifest is not None:  # the last: who finds it finds all that it names
         yield digest_bytes(manifest), manifest
+
+
+def _content(path: Path) -> bytes:
+    with open(os.open(path, _READ), "rb") as file:  # a pipe that took its place is not waited for
+        return file.read(SMALL)
 
 
 def _batches(items: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:

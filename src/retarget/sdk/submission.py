@@ -123,7 +123,7 @@ def _existing(script: Path, code: Path | None) -> Path:
         raise Invalid(f"the script {str(script)!r} is a folder; name the file in it to run")
     folder = ((_here() if code is None else code) / script).absolute().parent
     hint = _near(script.name, folder)
-    if not hint and script.suffix not in _INTERPRETERS:
+    if not hint and script.suffix not in _INTERPRETERS and script.name.isprintable():
         hint = f"; to run a command: retarget run -- {shlex.quote(str(script))}"
     raise Invalid(f"there is no script {script.name!r} in {folder}{hint}")
 

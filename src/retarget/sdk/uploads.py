@@ -42,7 +42,10 @@ class _Measured:
     """Exactly `size` bytes of a file; a shorter one is not sent to its end."""
 
     def __init__(self, path: Path, size: int, progress: Callable[[int], None]) -> None:
-        self._file = path.open("rb")
+        try:
+            self._file = path.open("rb")
+        except OSError as error:  # no fault of the connection, which other ones would be
+            raise Invalid(f"{path} cannot be read any more: {error.strerror}") from error
         self._path = path
         self._left = size
         self._progress = progress

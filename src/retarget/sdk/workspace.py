@@ -185,6 +185,8 @@ class Workspace:
         tell = None if reading is None else partial(reading, work.folder)
         found = scan(work.folder, cache=self._home.stat_cache, progress=tell)
         if work.script is not None and not _has(found, work.script):
+            if not os.path.exists(work.folder / work.script):
+                raise Invalid(f"the script {work.script!r} vanished while its folder was read")
             raise Invalid(
                 f"the script {work.script!r} is left out of the snapshot by an ignore file "
                 f"in {work.folder}"
