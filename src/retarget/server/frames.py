@@ -75,7 +75,7 @@ async def take_outputs(blobs: Blobs, body: Body) -> AsyncIterator[dict[str, Any]
         try:
             header = json.loads(await body.exactly(length))
             path, size = str(header["path"]), int(header["size"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise Invalid("a frame's header must be JSON with path and size") from None
         if size < 0:
             raise Invalid("a frame's size must not be negative")
