@@ -26,6 +26,7 @@ _FRAME = 40  # what one more file adds to a request
 _ASKED_AT_ONCE = 50_000
 _CHUNK = 8 * 2**20
 _TRIES = 4
+_MUCH = 4 * 2**20  # bytes that take longer than to ask whether the job will be taken
 _NAMED = 5  # so many refused paths are named, the others counted
 _RACY = 2_000_000_000  # nanoseconds in which a file may change and keep its time stamp
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -96,10 +97,16 @@ def scan(
     return Scan(Path(os.fsdecode(root)), Manifest(entries), sources)
 
 
-def upload(scan: Scan, send: Uploader, progress: Callable[[int, int], None] | None = None) -> str:
+def upload(
+    scan: Scan,
+    send: Uploader,
+    progress: Callable[[int, int], None] | None = None,
+    before_much: Callable[[], object] | None = None,
+) -> str:
     """Send what the server lacks and return the snapshot's digest.
 
     Nothing is sent under a wrong digest: Invalid, naming the file, if one has changed since.
+    `before_much` is called before much is sent, and may raise what makes that useless.
     """
     manifest = scan.manifest.encode()
     digest = digest_bytes(manifest)
@@ -109,6 +116,8 @@ def upload(scan: Scan, send: Uploader, progress: Callable[[int, int], None] | No
     lacking = _lacking([*sizes, digest], send)
     wanted = {name: size for name, size in sizes.items() if name in lacking}
     total = sum(wanted.values()) + (len(manifest) if digest in lacking else 0)
+    if before_much is not None and total > _MUCH:
+        before_much()
     meter = _Meter(total, progress)
     for name in [name for name, size in wanted.items() if size >= SMALL]:
         _send_large(scan, name, wanted.pop(name), send, meter)

@@ -145,7 +145,8 @@ class Workspace:
 
         work = work_of(script, code, options.get("args"))
         spec = self._spec(work, target, options)
-        snapshot = upload(self._scan(work, reading), Uploads(self._connection), progress)
+        ask = partial(self._connection.post, "/api/jobs/plan", spec, repeatable=True)
+        snapshot = upload(self._scan(work, reading), Uploads(self._connection), progress, ask)
         return Prepared(spec | {"snapshot": snapshot})
 
     def prepare_build(
