@@ -225,8 +225,11 @@ def check_interpreter(python: str) -> None:
     """Raise Invalid unless `python` is the path of a Python that is new enough."""
     path = Path(python)
     if not path.is_absolute():
-        raise Invalid(f"python: {python!r} is not an absolute path", field="python")
-    if not path.exists():
+        raise Invalid(
+            f"python: {python!r} is not an absolute path; write one such as /usr/bin/python3",
+            field="python",
+        )
+    if not os.path.exists(path):  # unlike Path.exists, it takes a path of any length
         raise Invalid(f"python: there is no {python} on this machine", field="python")
     found = path.stat()
     if not path.is_file() or not os.access(path, os.X_OK):
