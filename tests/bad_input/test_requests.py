@@ -81,6 +81,7 @@ WRONG: dict[str, list[Any]] = {
         {"python": "\x1b[31m"},
         {"kind": "system", "python": LONG},
     ],
+    "environment.prefer": [{"prefer": 3}, {"prefer": "\ud800"}, {"prefer": "a\0b"}],
     "environment.name": [{"name": "a/b"}, {"name": "\x1b"}, {"name": LONG}, {"name": ""}],
     "environment.pip": [{"kind": "system", "pip": [text]} for text in ("", " ", "a\nb", LONG)],
     "python": [{"python": path} for path in ("/nope", "python3", "/etc/passwd", "/tmp")],

@@ -36,7 +36,7 @@ class Environment(Value):
                 raise ValueError(f"{line[:80]!r} is not one line of text, or too long")
         return lines
 
-    @field_validator("python")
+    @field_validator("python", "prefer")
     @classmethod
     def _single_line(cls, text: str | None) -> str | None:
         return None if text is None else cls._single_lines((text,))[0]

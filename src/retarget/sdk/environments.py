@@ -71,7 +71,8 @@ class Environment:
         named = {"name": self.name} if self.name is not None else {}
         if not self._is_built():
             path = _interpreter(self.python)
-            return {"kind": "user", "python": path, "prefer": sys.executable, **named}
+            here = sys.executable if (sys.executable or "\0").isprintable() else None
+            return {"kind": "user", "python": path, "prefer": here, **named}
         return {"kind": "system", **self._wanted().to_json(), "name": self.name}
 
     def _is_built(self) -> bool:
