@@ -39,6 +39,7 @@ _HEAD = 64  # jobs at the head of a queue that are told why they wait
 _NEXT = 8  # jobs that are looked at when something has happened
 _RECHECK = 15.0  # seconds after which a target that could not be used is asked again
 _PATIENCE = 600.0  # seconds to go on trying to launch
+_LATER = 10.0  # seconds that an ended attempt may stay on its target while jobs wait
 _TIDY = 3600.0  # seconds between two looks at what nobody came back for
 _UNFINISHED = 86400.0  # seconds after which an upload that does not go on is removed
 
@@ -55,6 +56,7 @@ class Loop:
         self._busy: set[str] = set()  # attempts a thread is working on
         self._adopted: set[str] = set()  # attempts this server has told its address
         self._checked: dict[str, float] = {}  # when this server has last asked a target
+        self._targets: dict[str, Target] = {}  # as this round has seen them
         self._polled = 0.0
         self._tidied = -_TIDY
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="launch")
@@ -89,6 +91,7 @@ class Loop:
         now = time.monotonic()
         due = now - self._polled >= self._every
         targets = self._check_targets()
+        self._targets = {target.name: target for target in targets}
         live, reasons = self._place(targets, explain=due)
         self._adopted.intersection_update([attempt.key for _, attempt in live])
         self._launch([pair for pair in live if pair[1].key not in self._adopted])
@@ -97,7 +100,7 @@ class Loop:
         if due:
             self._polled = now
             self._poll([pair for pair in live if pair[1].key in self._adopted])
-            self._forget()
+            self._forget(idle=not reasons)
             self._tidy(now)
 
     # -- placing
@@ -212,7 +215,7 @@ class Loop:
 
     def _give(self, job: Job, attempt: Attempt) -> Handle:
         """Give an attempt to its driver, unless it had it before and has lost it."""
-        target = self._parts.targets.find(attempt.target)
+        target = self._targets.get(attempt.target) or self._parts.targets.find(attempt.target)
         driver = self._parts.connect(target)
         if attempt.handle is not None:
             seen = driver.poll([Handle(attempt.handle)])[0]
@@ -287,12 +290,16 @@ class Loop:
 
     # -- clearing away
 
-    def _forget(self) -> None:
+    def _forget(self, *, idle: bool) -> None:
         """Have targets remove what ended attempts left there, one thread for each of them.
 
-        However much there is to remove, the other threads are there to launch.
+        While jobs wait, launching them comes first: what ended a moment ago is left for later.
         """
-        ended = sorted(self._parts.jobs.ended_with_handle(), key=lambda attempt: attempt.target)
+        ended = self._parts.jobs.ended_with_handle()
+        if not idle:
+            young = self._parts.now() - _LATER
+            ended = [attempt for attempt in ended if (attempt.ended or 0.0) < young]
+        ended.sort(key=lambda attempt: attempt.target)
         for target, group in groupby(ended, key=lambda attempt: attempt.target):
             left = list(group)
             self._in_background(f"forget {target}", lambda left=left: forget(self._parts, left))

@@ -143,7 +143,7 @@ class Driver:
             "runner": str(_zipapp(self.root)),
             "python": sys.executable,
             "uv": _uv(),
-            "conda": sys.executable if find_spec("rattler") else None,
+            "conda": sys.executable if _has_conda() else None,
             "linger": self.config.linger,
         }
 
@@ -273,6 +273,11 @@ def _zipapp(root: Path) -> Path:
 
 def _runner_command(zipapp: str, folder: str) -> list[str]:
     return [sys.executable, "-I", "-S", zipapp, "run", folder]
+
+
+@lru_cache(maxsize=1)
+def _has_conda() -> bool:
+    return find_spec("rattler") is not None
 
 
 @lru_cache(maxsize=1)

@@ -1,6 +1,7 @@
 """Serves: `python -m retarget.server`. One server a home, found through server.json."""
 
 import fcntl
+import gc
 import json
 import logging
 import os
@@ -66,6 +67,8 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
         app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, lifespan="on"
     )
     server = uvicorn.Server(config)
+    gc.collect()
+    gc.freeze()  # what is loaded by now stays; nobody need look through it again and again
     threading.Thread(target=_announce, args=(server, settings), daemon=True).start()
     try:
         server.run(sockets=[listener])

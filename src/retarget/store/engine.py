@@ -157,9 +157,18 @@ def _open_sqlite(address: URL) -> Engine:
     return engine
 
 
+_SETTINGS = (
+    "journal_mode = WAL",
+    "synchronous = NORMAL",
+    "foreign_keys = ON",
+    # pages, 32 MB: whoever fills the journal waits for the disk, and should not have to often
+    "wal_autocheckpoint = 8192",
+)
+
+
 def _set_up_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None  # we begin transactions ourselves, below
-    for setting in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
+    for setting in _SETTINGS:
         connection.execute(f"PRAGMA {setting}").close()
 
 

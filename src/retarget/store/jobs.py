@@ -386,13 +386,14 @@ def _folder(experiment: Experiment, job: Job) -> str:
 
 def _follow(db: Connection, moves: Sequence[Moved]) -> None:
     """Have a job's run begin when its script does, and end if its client has left it open."""
-    for _, job in moves:
-        if job.state is JobState.RUNNING:
-            started = int((job.started or job.changed) * 1000)
-            db.execute(_BEGIN_RUN, {"run": job.id, "began": started})
-        if job.state in LEFT_OPEN:
-            ended = int(job.changed * 1000)
-            db.execute(_END_RUN, {"run": job.id, "left": LEFT_OPEN[job.state], "at": ended})
+    last = moves[-1].job
+    began = [job for _, job in moves if job.state is JobState.RUNNING]
+    if began:
+        started = int((began[-1].started or began[-1].changed) * 1000)
+        db.execute(_BEGIN_RUN, {"run": last.id, "began": started})
+    if last.state in LEFT_OPEN:
+        ended = int(last.changed * 1000)
+        db.execute(_END_RUN, {"run": last.id, "left": LEFT_OPEN[last.state], "at": ended})
 
 
 def _move(db: Connection, before: Job, moves: Sequence[Moved]) -> None:
