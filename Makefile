@@ -3,6 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 N ?= 200
+MINUTES ?= 10
 ifndef SEED
 SEED := $(shell date +%s)
 endif
@@ -11,7 +12,7 @@ READY := .venv/.ready
 CLIENTS := $(patsubst %.in,%.txt,$(wildcard requirements/*.in benchmarks/requirements/*.in))
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help setup demo test check chaos docs bench pins clean mlflow-tests
+.PHONY: help setup demo test check chaos soak docs bench pins clean mlflow-tests
 
 help:  ## Show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +43,9 @@ check: setup  ## Format, lint, types, layers: exactly what CI runs first
 chaos: setup  ## Kill things at N random moments and see that nothing is lost
 	@echo "rounds from seed $(SEED): make chaos N=1 SEED=… repeats one"
 	$(BIN)/pytest -n 2 --dist worksteal -q -m chaos --kills $(N) --seed $(SEED) tests/chaos
+
+soak: setup  ## Load a server for MINUTES and see that all is right, and nothing grows
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 docs: setup  ## Run every example in the docs
 	$(BIN)/pytest -q tests/docs
