@@ -10,8 +10,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
-from urllib.parse import SplitResult, urlencode, urlsplit
+from urllib.parse import urlencode
 
+from retarget.core.addresses import parse_address
 from retarget.core.errors import Invalid, RetargetError, ServerUnreachable, error_named
 
 Query = Mapping[str, Any]
@@ -297,7 +298,7 @@ def _dropped(url: str) -> _Dropped:
 
 
 def _connected(address: Address) -> _Channel:
-    parts = _parts(address.url)
+    parts = parse_address(address.url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=10, blocksize=_CHUNK)
     try:
@@ -335,19 +336,6 @@ def _meet(channel: _Channel) -> None:
     if not is_ours:
         channel.line.close()
         raise ServerUnreachable(f"what answers at {url} is not a Retarget server: {who}")
-
-
-def _parts(url: str) -> SplitResult:
-    try:
-        parts = urlsplit(url)
-        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        known, parts = False, urlsplit("")
-    if not known or not (parts.path.isascii() and url.isprintable()) or " " in url:
-        raise Invalid(f"{url!r} is not the address of a server; write http://host:port")
-    if parts.username is not None:  # not shown: it may hold a password
-        raise Invalid("the address of a server holds no user; the token is RETARGET_TOKEN")
-    return parts
 
 
 def _target(path: str, query: Query | None) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 import uvicorn
 
 from retarget import __version__
+from retarget.core.addresses import parse_address
 from retarget.core.errors import Conflict, Invalid, RetargetError
 from retarget.core.home import Home, home_from
 from retarget.server.app import Settings, make_app
@@ -40,17 +41,19 @@ def serve(environ: Mapping[str, str]) -> None:
     os.umask(0o077)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     home = home_from(environ)
+    every, public = _seconds(environ), environ.get("RETARGET_PUBLIC_URL")
+    if public:
+        parse_address(public)
     lock = _own(home)
     with _bind(home, environ) as listener:
         host, port = listener.getsockname()[:2]
-        url = environ.get("RETARGET_PUBLIC_URL") or f"http://{host}:{port}"
         settings = Settings(
             home=home,
-            url=url,
+            url=public or f"http://{host}:{port}",
             token=_secret(home.token),
             secret=_secret(home.secret).encode(),
             database=environ.get("RETARGET_DATABASE") or None,
-            every=float(environ.get("RETARGET_POLL_SECONDS") or 1.0),
+            every=every,
         )
         _serve(settings, listener)
     os.close(lock)
@@ -103,6 +106,17 @@ def _write_facts(home: Home, facts: dict[str, Any]) -> bool:
         return False
     _log.info("serving %s at %s", home.root, facts["url"])
     return True
+
+
+def _seconds(environ: Mapping[str, str]) -> float:
+    given = environ.get("RETARGET_POLL_SECONDS") or "1"
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= threading.TIMEOUT_MAX:  # what is not a number is neither
+        raise Invalid(f"RETARGET_POLL_SECONDS: {given!r} is not a number of seconds above 0")
+    return seconds
 
 
 def _own(home: Home) -> int:

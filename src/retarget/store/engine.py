@@ -132,7 +132,7 @@ def _parse(url: str) -> URL:
         return address.set(drivername="postgresql+psycopg")
     if address.drivername == "sqlite" and address.database not in (None, "", ":memory:"):
         return address
-    raise Invalid(f"{address.render_as_string()!r} does not name a database; {wanted}")
+    raise Invalid(f"{_without_secrets(address)!r} does not name a database; {wanted}")
 
 
 def _open_sqlite(address: URL) -> Engine:
@@ -248,4 +248,8 @@ def _told(cause: BaseException | None, shown: str) -> RetargetError | None:
 
 def _shown(engine: Engine) -> str:
     url = engine.url
-    return str(url.database) if url.get_backend_name() == "sqlite" else url.render_as_string()
+    return str(url.database) if url.get_backend_name() == "sqlite" else _without_secrets(url)
+
+
+def _without_secrets(url: URL) -> str:
+    return url.set(query={}).render_as_string()  # a password may also stand behind the "?"

@@ -1,0 +1,1 @@
+"""A machine, a script or a neighbour that makes trouble."""

@@ -1,0 +1,83 @@
+"""What only root can make: a small disk, and another user who can run what we run."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+STRANGER = 54321  # nobody has this uid
+_REPOSITORY = Path(__file__).parents[2]
+
+
+def need_root() -> None:
+    """Skip a test where it cannot be done; in CI it fails."""
+    message = "only root can mount a disk or become another user"
+    if os.getuid() == 0 and _can_unshare():
+        return
+    if os.environ.get("CI"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+def _can_unshare() -> bool:
+    tools = [shutil.which(name) for name in ("unshare", "setpriv", "mount", "umount")]
+    return (
+        all(tools) and subprocess.run(["unshare", "--mount", "true"], check=False).returncode == 0
+    )
+
+
+@contextmanager
+def small_disk(place: Path, size: str) -> Generator[Path]:
+    """Mount a disk with room for `size`, such as 8m, until the end of the block."""
+    need_root()
+    place.mkdir(parents=True, exist_ok=True)
+    options = f"size={size},mode=700"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "retarget-test", place], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def fill(disk: Path, *, leave: int = 0) -> Path:
+    """Leave only so many bytes free on a disk; removing the returned file makes room again."""
+    ballast = disk / "ballast"
+    room = os.statvfs(disk)
+    with ballast.open("wb", buffering=0) as file:
+        os.posix_fallocate(file.fileno(), 0, room.f_bavail * room.f_frsize)
+        os.ftruncate(file.fileno(), room.f_bavail * room.f_frsize - leave)
+    return ballast
+
+
+def as_stranger(*command: str, holding: Path) -> list[str]:
+    """Return a command that runs `command` as another user.
+
+    What leads to this interpreter and this clone may be closed to others, as /root is. So it sees
+    an empty, open folder in that place, with only those two in it. `holding` is an empty folder.
+    """
+    wanted = {Path(sys.base_prefix).resolve(), _REPOSITORY}
+    closed = {path: gate for path in wanted if (gate := _gate(path)) is not None}
+    steps: list[str] = []
+    for number, path in enumerate(closed):
+        held = shlex.quote(f"{holding}/{number}")
+        steps += [f"mkdir -p {held}", f"mount --bind {shlex.quote(str(path))} {held}"]
+    for gate in set(closed.values()):
+        steps.append(f"mount -t tmpfs -o mode=755 retarget-test {shlex.quote(str(gate))}")
+    for number, path in enumerate(closed):
+        place = shlex.quote(str(path))
+        steps += [f"mkdir -p {place}", f"mount --move {shlex.quote(f'{holding}/{number}')} {place}"]
+    become = f"setpriv --reuid {STRANGER} --regid {STRANGER} --clear-groups"
+    steps.append(f"exec {become} {shlex.join(command)}")
+    return ["unshare", "--mount", "sh", "-c", " && ".join(["umask 022", *steps])]
+
+
+def _gate(path: Path) -> Path | None:
+    """Return the first folder on the way to `path` that others cannot pass."""
+    way = [*reversed(path.parents), path]
+    return next((folder for folder in way if not folder.stat().st_mode & 0o001), None)
