@@ -181,7 +181,9 @@ def _wait_for_a_live_one(home: Home, deadline: float) -> Found | None:
 def _start(home: Home, deadline: float) -> Found:
     try:
         home.server_file.unlink(missing_ok=True)  # of one that was killed
-        with open(home.server_log, "ab", opener=_private) as log:
+        with open(home.server_log, "ab", buffering=0, opener=_private) as log:
+            # a full disk is noticed here; else there is room for the sentence of a failed start
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} starting a server\n".encode())
             begin = log.tell()
             child = _spawn(home, log.fileno())
     except OSError as error:

@@ -33,6 +33,10 @@ def main() -> int:
     except RetargetError as error:
         sys.stderr.write(f"retarget server: {error}\n")
         return 1
+    except OSError as error:
+        where = error.filename or home_from(os.environ).root
+        sys.stderr.write(f"retarget server: cannot use {where}: {error.strerror}\n")
+        return 1
     return 0
 
 

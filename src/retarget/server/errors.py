@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from retarget.core.errors import Invalid, RetargetError
+from retarget.blobs.folder import storage_errors
+from retarget.core.errors import Invalid, RetargetError, StorageFull
 from retarget.server.views import Problem
 
 _log = logging.getLogger(__name__)
@@ -111,6 +112,16 @@ def _left(_: Request, error: Exception) -> JSONResponse:
     return _answer(400, "Invalid", "the request broke off", None)
 
 
+def _by_the_machine(request: Request, error: Exception) -> JSONResponse:
+    try:
+        with storage_errors():
+            raise error
+    except StorageFull as full:
+        return _on_purpose(request, full)
+    except OSError:
+        return _by_accident(request, error)
+
+
 def _by_accident(request: Request, error: Exception) -> JSONResponse:
     _log.error("%s %s", request.method, request.url.path, exc_info=error)
     sentence = "the server made a mistake; its log (`retarget server logs`) says more"
@@ -136,4 +147,5 @@ _HANDLERS: dict[type[Exception], Callable[[Request, Exception], JSONResponse]] =
     ValidationError: _invalid,
     HTTPException: _http,
     ClientDisconnect: _left,
+    OSError: _by_the_machine,
 }

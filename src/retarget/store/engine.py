@@ -233,6 +233,10 @@ def _told(cause: BaseException | None, shown: str) -> RetargetError | None:
     code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # the rest tells which kind of it
     if code == sqlite3.SQLITE_FULL or getattr(cause, "sqlstate", None) == "53100":
         return StorageFull(f"there is no room left for the database {shown}; free some disk space")
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+        return StorageFull(
+            f"the database {shown} cannot be written ({cause}); look at its disk and its folder"
+        )
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return Invalid(
             f"{shown} is damaged or is not a database ({cause}); "
