@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -48,10 +48,10 @@ def small_disk(place: Path, size: str) -> Generator[Path]:
 def fill(disk: Path, *, leave: int = 0) -> Path:
     """Leave only so many bytes free on a disk; removing the returned file makes room again."""
     ballast = disk / "ballast"
-    room = os.statvfs(disk)
-    with ballast.open("wb", buffering=0) as file:
-        os.posix_fallocate(file.fileno(), 0, room.f_bavail * room.f_frsize)
-        os.ftruncate(file.fileno(), room.f_bavail * room.f_frsize - leave)
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(1 << 16))
+    os.truncate(ballast, max(0, ballast.stat().st_size - leave))
     return ballast
 
 

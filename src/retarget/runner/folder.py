@@ -84,6 +84,11 @@ class Folder:
         return os.open(os.path.join(self.streams, name), flags, 0o600)
 
 
+def is_full(error: OSError) -> bool:
+    """Tell whether a disk has no room: it may have some later."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def _flock(lock: int, kind: int) -> bool:
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
@@ -105,15 +110,26 @@ class Journal:
     def add(self, kind: str, **facts: Any) -> dict[str, Any]:
         """Write an event down. Once this returns, a runner that takes over knows of it."""
         event = dict(facts, seq=len(self.events) + 1, at=time.time(), kind=kind)
-        line = (json.dumps(event) + "\n").encode()
-        if os.write(self._file, line) != len(line):
-            raise OSError(errno.ENOSPC, "the disk is full")
+        self._append((json.dumps(event) + "\n").encode())
         self.events.append(event)
         return event
 
     def find(self, kind: str) -> dict[str, Any] | None:
         """Return the last event of this kind."""
         return next((event for event in reversed(self.events) if event["kind"] == kind), None)
+
+    def _append(self, line: bytes) -> None:
+        """Write a line wholly. On a full disk this waits for room: it must not be forgotten."""
+        size = os.fstat(self._file).st_size
+        while True:
+            try:
+                if os.write(self._file, line) == len(line):
+                    return
+            except OSError as error:
+                if not is_full(error):
+                    raise
+            os.ftruncate(self._file, size)
+            time.sleep(0.2)
 
     def _load(self) -> None:
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 from retarget.runner.errors import Over, Refused, Unreachable
-from retarget.runner.folder import Folder, Journal
+from retarget.runner.folder import Folder, Journal, is_full
 from retarget.runner.lines import Lines
 from retarget.runner.orders import Orders
 from retarget.runner.outputs import Collector, shown
@@ -110,7 +110,9 @@ class Reporter:
             try:
                 step()
                 return True
-            except Unreachable as error:
+            except (Unreachable, OSError) as error:
+                if isinstance(error, OSError) and not is_full(error):
+                    raise
                 self._note(error)
                 if self._orders.terminated or time.monotonic() > deadline:
                     return False
@@ -121,8 +123,11 @@ class Reporter:
         """Say in the runner's own log why nothing gets through, once for each reason."""
         if str(error) != self._trouble:
             self._trouble = str(error)
-            sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {error}\n")
-            sys.stderr.flush()
+            try:
+                sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {error}\n")
+                sys.stderr.flush()
+            except OSError:
+                pass  # that disk is full: it is the trouble
 
     def _work(self) -> None:
         pause = 0.05

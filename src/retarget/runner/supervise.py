@@ -103,6 +103,9 @@ class Runner:
             return self._exit(self._orders.outcome, self._orders.reason)
         except Over as over:
             return self._exit("canceled", f"the server has given this attempt up: {over}")
+        except OSError as error:
+            self._make_room()
+            return self._exit("failed", f"it could not be prepared: {_in_words(error)}")
         self._report_now()
         return self._watch(ranks)
 
@@ -188,6 +191,12 @@ class Runner:
             from retarget.runner.environments import Environments
 
             Environments(self._node, self._folder, self._orders).discard(wanted["digest"])
+
+    def _make_room(self) -> None:
+        """Remove what was laid out in vain: on a full disk nothing could be written down."""
+        import shutil
+
+        shutil.rmtree(self._folder.work, ignore_errors=True)
 
     def _users_own(self, wanted: dict[str, Any]) -> str:
         python = wanted["python"]
@@ -422,6 +431,11 @@ def _started(pid: int) -> str:
 
 def _cannot_run(program: str, error: OSError) -> str:
     return f"{program} cannot be run: {error.strerror}"
+
+
+def _in_words(error: OSError) -> str:
+    what = os.path.basename(str(error.filename or ""))
+    return f"{what}: {error.strerror}" if what else str(error.strerror or error)
 
 
 def _free_port() -> int:
