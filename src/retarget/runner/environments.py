@@ -78,7 +78,7 @@ class Environments:
             self._lock = None
 
     def _build(self, digest: str, wanted: dict[str, Any]) -> None:
-        began = time.time()
+        built, began = time.time(), time.monotonic()
         place = os.path.join(self._root, digest)
         shutil.rmtree(place, ignore_errors=True)  # what a killed build left
         os.makedirs(place)
@@ -89,13 +89,13 @@ class Environments:
         except (Unprepared, Stopped):
             shutil.rmtree(place, ignore_errors=True)
             raise
-        seconds = time.time() - began
+        seconds = time.monotonic() - began
         ready = {
             "digest": digest,
             "how": how,
             "python": os.path.join(prefix, "bin", "python"),
             "seconds": round(seconds, 3),
-            "built": began,
+            "built": built,
             "wanted": wanted,
         }
         part = os.path.join(place, "ready.part")
