@@ -15,7 +15,14 @@ import pytest
 from retarget.core.errors import Conflict, ServerUnreachable
 from retarget.core.home import Home
 from retarget.sdk import background
-from retarget.sdk.background import Background, answers, is_locked, read_server, running
+from retarget.sdk.background import (
+    Background,
+    answers,
+    is_locked,
+    is_server,
+    read_server,
+    running,
+)
 from retarget.sdk.http import Address
 
 ASK = "from retarget import Workspace; print(Workspace().url, flush=True)"
@@ -102,10 +109,13 @@ def test_a_server_that_holds_its_lock_and_is_silent_is_told(
 
 def test_another_version_is_refused_with_what_to_do(home: Path) -> None:
     home.mkdir()
-    other = {"pid": os.getpid(), "url": "http://127.0.0.1:1", "version": "9", "started": 1.0}
-    (home / "server.json").write_text(json.dumps(other))
-    with pytest.raises(Conflict, match="retarget server stop"):
-        Background(Home(home)).find()
+    theirs = [sys.executable, "-c", "input()", "retarget.server"]  # how a server looks
+    with subprocess.Popen(theirs, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+        _wait_for(lambda: is_server(server.pid))
+        other = {"pid": server.pid, "url": "http://127.0.0.1:1", "version": "9", "started": 1.0}
+        (home / "server.json").write_text(json.dumps(other))
+        with pytest.raises(Conflict, match="retarget server stop"):
+            Background(Home(home)).find()
 
 
 @pytest.mark.parametrize("root", ["/proc/nowhere", "/dev/null/x"])

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -79,12 +79,12 @@ class Api:
 
 
 @contextmanager
-def serving(home: Path, **variables: str) -> Generator[Api]:
+def serving(
+    home: Path, *, program: Sequence[str] = ("-m", "retarget.server"), **variables: str
+) -> Generator[Api]:
     """Run a server for `home` until the end of the block."""
     environ = os.environ | {"RETARGET_HOME": str(home)} | variables
-    process = subprocess.Popen(
-        [sys.executable, "-m", "retarget.server"], env=environ, stderr=subprocess.PIPE
-    )
+    process = subprocess.Popen([sys.executable, *program], env=environ, stderr=subprocess.PIPE)
     try:
         deadline = time.monotonic() + 30
         while not (home / "server.json").exists():

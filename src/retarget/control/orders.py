@@ -56,10 +56,10 @@ def delete(parts: Parts, name: str) -> None:
 
 def _clear_away(parts: Parts, job: Job, attempts: list[Attempt]) -> None:
     """Have the targets remove what is left of a job; a runner may need a moment to leave."""
-    deadline = parts.now() + _LEAVING
+    deadline = time.monotonic() + _LEAVING
     for attempt in attempts:
         while not forget(parts, [attempt]):
-            if parts.now() > deadline:
+            if time.monotonic() > deadline:
                 raise Conflict(f"job {job.name!r} is still being cleared away; try again")
             time.sleep(0.05)
 

@@ -39,9 +39,12 @@ class Background:
     home: Home
 
     def find(self) -> Address:
-        """Return where it listens. A warm server costs two small reads and no lock."""
+        """Return where it listens. A warm server costs two small reads and no lock.
+
+        Its port may be a stranger's by now, if it was killed: no token goes there.
+        """
         found = read_server(self.home)
-        if found is None or not _is_alive(found.pid):
+        if found is None or not is_server(found.pid):
             return self.revive()
         return self._address(found)
 
@@ -66,10 +69,11 @@ def read_server(home: Home) -> Found | None:
     """Return what the last ready server of `home` wrote, if it did not stop cleanly since."""
     try:
         raw = json.loads(home.server_file.read_bytes())
-        return Found(raw["pid"], raw["url"], raw["version"], raw["started"])
+        known = int(raw["pid"]), str(raw["url"]), str(raw["version"]), float(raw["started"])
+        return Found(*known)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None  # half a file is no server: the lock decides
     except OSError as error:
         raise _unusable(home, error) from error
@@ -106,8 +110,10 @@ def running(home: Home) -> Found | None:
 
 
 def is_server(pid: int) -> bool:
-    """Tell whether this process is one of our servers, and not a later owner of its number."""
+    """Tell whether this process is a server of this user, and not a later owner of its number."""
     try:
+        if os.stat(f"/proc/{pid}").st_uid != os.getuid():
+            return False
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False

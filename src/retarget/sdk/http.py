@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlencode
 
+from retarget import __version__
 from retarget.core.addresses import parse_address
 from retarget.core.errors import Invalid, RetargetError, ServerUnreachable, error_named
 
@@ -361,13 +362,17 @@ def _plain(value: Any) -> Any:
 def _problem(response: http.client.HTTPResponse) -> RetargetError | None:
     if 200 <= response.status < 300:
         return None
-    return _error(response.status, response.reason, response.read())
+    version = response.getheader("Retarget-Version", __version__)
+    return _error(response, response.read(), "" if version == __version__ else version)
 
 
-def _error(status: int, reason: str, body: bytes) -> RetargetError:
+def _error(response: http.client.HTTPResponse, body: bytes, other: str) -> RetargetError:
+    """Return the error that was answered; one of another version may come of just that."""
+    status, reason = response.status, response.reason
+    hint = f" (the server is retarget {other}, and this is {__version__})" if other else ""
     try:
         told = json.loads(body)
-        return error_named(told["error"], told["message"], field=told.get("field"))
+        return error_named(told["error"], f"{told['message']}{hint}", field=told.get("field"))
     except (ValueError, KeyError, TypeError, AttributeError):
         return RetargetError(f"the server answered {status} {reason} and did not say why")
 

@@ -89,27 +89,32 @@ def _announce(server: uvicorn.Server, settings: Settings) -> None:
         time.sleep(0.005)
     facts: dict[str, Any] = {"pid": os.getpid(), "url": settings.url, "version": __version__}
     facts["started"] = time.time()
-    announced = False
     while not server.should_exit:
-        if not announced:
-            announced = _write_facts(settings.home, facts)
+        if not _is_announced(settings.home):  # not yet, or no more: somebody has spoiled the file
+            _write_facts(settings.home, facts)
         time.sleep(1.0)
         if not settings.home.server_lock.exists():
             _log.warning("%s is gone: stopping", settings.home.root)
             server.should_exit = True
 
 
-def _write_facts(home: Home, facts: dict[str, Any]) -> bool:
-    """Write where the server is; False, to be tried again, while the disk is full."""
+def _is_announced(home: Home) -> bool:
+    try:
+        return json.loads(home.server_file.read_bytes())["pid"] == os.getpid()
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _write_facts(home: Home, facts: dict[str, Any]) -> None:
+    """Write where the server is. While the disk is full this is tried again."""
     part = home.server_file.with_suffix(".part")
     try:
         part.write_text(json.dumps(facts))
         part.rename(home.server_file)
     except OSError as error:
         _log.error("cannot write %s: %s", home.server_file, error.strerror)
-        return False
-    _log.info("serving %s at %s", home.root, facts["url"])
-    return True
+    else:
+        _log.info("serving %s at %s", home.root, facts["url"])
 
 
 def _seconds(environ: Mapping[str, str]) -> float:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from retarget import __version__
 from retarget.blobs.folder import storage_errors
 from retarget.core.errors import Invalid, RetargetError, StorageFull
 from retarget.server.views import Problem
@@ -131,7 +132,9 @@ def _by_accident(request: Request, error: Exception) -> JSONResponse:
 def _answer(status: int, name: str, message: str, field: str | None) -> JSONResponse:
     field = None if field is None else _shortened(field)
     problem = Problem(error=name, message=_shortened(message), field=field)
-    return JSONResponse(problem.model_dump(), status_code=status)
+    # a client of another version says so beside what is wrong
+    headers = {"Retarget-Version": __version__}
+    return JSONResponse(problem.model_dump(), status_code=status, headers=headers)
 
 
 def _shortened(text: str) -> str:

@@ -113,6 +113,7 @@ def migrate(engine: Engine) -> None:
     with _opening(engine):
         with reading(engine) as db:
             if _revision(db) == HEAD:
+                _check_tables(db)
                 return
         with writing(engine) as db:
             if db.dialect.name == "postgresql":
@@ -120,6 +121,15 @@ def migrate(engine: Engine) -> None:
             seen = _revision(db)
             if seen != HEAD:
                 _upgrade(db, seen)
+
+
+def _check_tables(db: Connection) -> None:
+    lacking = set(metadata.tables) - set(inspect(db).get_table_names())
+    if lacking:
+        raise Conflict(
+            f"the database {_shown(db.engine)} has lost its table {min(lacking)!r}; "
+            "put a backup in its place, or move it away to begin anew"
+        )
 
 
 def _parse(url: str) -> URL:
@@ -233,7 +243,7 @@ def _told(cause: BaseException | None, shown: str) -> RetargetError | None:
     code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # the rest tells which kind of it
     if code == sqlite3.SQLITE_FULL or getattr(cause, "sqlstate", None) == "53100":
         return StorageFull(f"there is no room left for the database {shown}; free some disk space")
-    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY):
         return StorageFull(
             f"the database {shown} cannot be written ({cause}); look at its disk and its folder"
         )
