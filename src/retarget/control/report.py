@@ -82,8 +82,8 @@ def _close(parts: Parts, job: Job, attempt: Attempt, event: dict[str, Any]) -> N
     if attempt.handle is None:
         # ended now, what it left on its target would never be found and cleared away
         raise Conflict("its launch is not written down yet; report again")
-    for path in event.get("gone", []):
-        parts.outputs.remove(job.id, job.attempt, path)
+    if gone := event.get("gone"):
+        parts.outputs.remove(job.id, job.attempt, *gone)
 
 
 def _write(

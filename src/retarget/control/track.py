@@ -40,17 +40,27 @@ def take_lines(
     return parts.track.taken(key, name), refused[:_MOST_TOLD]
 
 
-def keep_file(parts: Parts, job: Job, attempt: Attempt, file: Output) -> None:
-    """Keep a file of an attempt: as an artifact of the job's run, or as an output of the job.
+def keep_files(parts: Parts, job: Job, attempt: Attempt, files: list[Output]) -> list[str]:
+    """Keep files of an attempt: as artifacts of the job's run, or as outputs of the job.
 
     An artifact is an output like others where the artifacts of the run are not ours to keep.
+    Return sentences about what cannot be kept.
     """
-    top, _, path = file.path.partition("/")
-    folder = artifacts_of(parts, job) if top == ARTIFACTS_TOP else None
+    ours = [file for file in files if file.path.startswith(f"{ARTIFACTS_TOP}/")]
+    left = [file for file in files if not file.path.startswith(f"{ARTIFACTS_TOP}/")]
+    folder = artifacts_of(parts, job) if ours else None
     if folder is None:
-        parts.outputs.put(job.id, attempt.number, file)
-    else:
-        parts.artifacts.put(f"{folder}/{path}", file.size, file.digest)
+        left, ours = files, []
+    if left:
+        parts.outputs.put(job.id, attempt.number, *left)
+    refused: list[str] = []
+    for file in ours:
+        try:
+            path = file.path.removeprefix(f"{ARTIFACTS_TOP}/")
+            parts.artifacts.put(f"{folder}/{path}", file.size, file.digest)
+        except Invalid as error:
+            refused.append(str(error))
+    return refused
 
 
 def read(content: bytes) -> tuple[Logged, list[str]]:

@@ -79,5 +79,8 @@ async def take_outputs(blobs: Blobs, body: Body) -> AsyncIterator[dict[str, Any]
             raise Invalid("a frame's header must be JSON with path and size") from None
         if size < 0:
             raise Invalid("a frame's size must not be negative")
-        digest = await blobs.take(body.pieces(size))
+        if size < _SMALL:
+            digest = blobs.put(await _whole(body, size))
+        else:
+            digest = await blobs.take(body.pieces(size))
         yield {"path": path, "size": size, "digest": digest}

@@ -71,20 +71,22 @@ def writing(engine: Engine) -> Generator[Connection, None, None]:
 
 
 def upsert(
-    db: Connection, into: Table, values: Mapping[str, Any], *, replace: Collection[str] = ()
+    db: Connection, into: Table, *rows: Mapping[str, Any], replace: Collection[str] = ()
 ) -> None:
-    """Insert a row; if its primary key is there already, change only the columns in `replace`."""
-    if db.dialect.name == "postgresql":
-        from sqlalchemy.dialects.postgresql import insert  # 30 ms that SQLite does without
-    else:
-        from sqlalchemy.dialects.sqlite import insert
-    statement = insert(into).values(dict(values))
+    """Insert rows; where a primary key is there already, change only the columns in `replace`."""
+    if rows:
+        statement = _upsert(db.dialect.name, into, tuple(replace))
+        db.execute(statement, [dict(row) for row in rows])
+
+
+@cache  # made anew for each file a job leaves it would cost more than running it
+def _upsert(dialect: str, into: Table, replace: tuple[str, ...]) -> Executable:
     key = list(into.primary_key.columns)
-    if replace:
-        changes = {name: statement.excluded[name] for name in replace}
-        db.execute(statement.on_conflict_do_update(index_elements=key, set_=changes))
-    else:
-        db.execute(statement.on_conflict_do_nothing(index_elements=key))
+    statement = _insert(dialect)(into)
+    if not replace:
+        return statement.on_conflict_do_nothing(index_elements=key)
+    changes = {name: statement.excluded[name] for name in replace}
+    return statement.on_conflict_do_update(index_elements=key, set_=changes)
 
 
 def insert_new(
@@ -98,11 +100,15 @@ def insert_new(
 @cache  # made anew for each metric it would cost more than running it
 def _insert_new(dialect: str, into: Table, key: tuple[str, ...]) -> Executable:
     columns = [into.c[name] for name in key] or list(into.primary_key.columns)
+    return _insert(dialect)(into).on_conflict_do_nothing(index_elements=columns)
+
+
+def _insert(dialect: str) -> Any:
     if dialect == "postgresql":
         from sqlalchemy.dialects.postgresql import insert  # 30 ms that SQLite does without
     else:
         from sqlalchemy.dialects.sqlite import insert
-    return insert(into).on_conflict_do_nothing(index_elements=columns)
+    return insert
 
 
 def migrate(engine: Engine) -> None:

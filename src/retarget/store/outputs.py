@@ -13,20 +13,24 @@ class Outputs:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
 
-    def put(self, job_id: str, attempt: int, output: Output) -> None:
-        """Keep a file of an attempt, in the place of an earlier one at the same path."""
-        row = output.model_dump() | {"job_id": job_id, "attempt": attempt}
+    def put(self, job_id: str, attempt: int, *files: Output) -> None:
+        """Keep files of an attempt, each in the place of an earlier one at the same path."""
+        of = {"job_id": job_id, "attempt": attempt}
+        rows = [
+            {"path": each.path, "size": each.size, "digest": each.digest} | of for each in files
+        ]
         try:
             with writing(self.engine) as db:
-                upsert(db, outputs, row, replace=("size", "digest"))
+                upsert(db, outputs, *rows, replace=("size", "digest"))
         except IntegrityError as error:
             raise NotFound(f"no job {job_id!r}; it may have been deleted") from error
 
-    def remove(self, job_id: str, attempt: int, path: str) -> None:
-        """Forget a file. One that is not there is fine."""
+    def remove(self, job_id: str, attempt: int, *paths: str) -> None:
+        """Forget files. One that is not there is fine."""
         which = (outputs.c.job_id == job_id) & (outputs.c.attempt == attempt)
         with writing(self.engine) as db:
-            db.execute(delete(outputs).where(which, outputs.c.path == path))
+            for path in paths:
+                db.execute(delete(outputs).where(which, outputs.c.path == path))
 
     def digests(self) -> set[str]:
         """Return every blob that an output refers to."""

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from retarget.control.parts import Parts
 from retarget.control.report import present, take_events
-from retarget.control.track import ARTIFACTS_TOP, keep_file, take_lines
+from retarget.control.track import ARTIFACTS_TOP, keep_files, take_lines
 from retarget.core.errors import Forbidden, Invalid
 from retarget.core.jobs import Job, Output
 from retarget.core.snapshots import decode
@@ -26,6 +26,7 @@ router = APIRouter(
     route_class=BoundedRoute, prefix="/api/attempts/{key}", tags=["runners"], responses={**OVER}
 )
 
+_TOGETHER = 500  # files that are written down in one transaction
 _TOPS = ("outputs", "logs", ARTIFACTS_TOP)
 
 
@@ -105,15 +106,15 @@ async def take_track(
 async def keep_outputs(key: RunnerKey, request: Request, parts: PartsDep) -> Kept:
     """Take in files, artifacts too: frames of 4 bytes length, JSON {path, size}, content."""
     job, attempt = await run_sync(present, parts, key)
-    kept, refused = 0, list[str]()
+    kept, refused, held = 0, list[str](), list[Output]()
     async for file in take_outputs(parts.blobs, Body(request.stream())):
-        output = Output(path=_checked(file["path"]), size=file["size"], digest=file["digest"])
-        try:
-            await run_sync(keep_file, parts, job, attempt, output)
-            kept += 1
-        except Invalid as error:
-            refused.append(str(error))
-    return Kept(kept=kept, refused=refused)
+        held.append(Output(path=_checked(file["path"]), size=file["size"], digest=file["digest"]))
+        kept += 1
+        if len(held) == _TOGETHER:
+            refused += await run_sync(keep_files, parts, job, attempt, held)
+            held = []
+    refused += await run_sync(keep_files, parts, job, attempt, held)
+    return Kept(kept=kept - len(refused), refused=refused)
 
 
 @router.get("/blobs/{digest}", response_class=FileResponse, responses={200: BYTES})
