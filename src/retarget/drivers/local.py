@@ -356,14 +356,11 @@ def _poke(fifo: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    if not folder.exists():
-        return
-    for where, below, _ in os.walk(folder):  # the script has made folders read-only
-        for path in (where, *(os.path.join(where, name) for name in below)):
-            if not os.path.islink(path):
-                os.chmod(path, 0o700)
-    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(RecursionError):
+        shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():  # the script has made folders read-only, or deeper than Python goes
+        for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+            subprocess.run([*command, "--", folder], check=False, stderr=subprocess.DEVNULL)
 
 
 def _need_writable(root: Path) -> None:
