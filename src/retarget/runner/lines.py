@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 
 from retarget.runner.errors import Refused
+from retarget.runner.files import open_plain
 from retarget.runner.folder import Folder
 from retarget.runner.server import Server
 
@@ -69,15 +69,12 @@ class Lines:
 
 
 def _size(path: str) -> int:
-    found = os.lstat(path)
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError("it is not a file")
-    with open(path, "rb"):  # it can be read
-        return found.st_size
+    with open_plain(path) as file:  # it can be read
+        return os.fstat(file.fileno()).st_size
 
 
 def _whole_lines(path: str, offset: int) -> bytes:
-    with open(path, "rb") as file:
+    with open_plain(path) as file:
         file.seek(offset)
         content = file.read(_CHUNK)
         if b"\n" not in content and len(content) == _CHUNK:

@@ -8,8 +8,13 @@ import stat
 import time
 from collections.abc import Iterator
 
+from retarget.runner.files import open_below
 from retarget.runner.folder import Folder
 from retarget.runner.server import Server
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import BinaryIO
 
 _SMALL = 1 << 20
 _BATCH = 8 << 20
@@ -19,6 +24,7 @@ _MOST = 1000  # files in one request
 class Collector:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
+        self._root = os.path.realpath(folder.path)
         self._sent: dict[str, tuple[int, int]] = {}
         self._told: set[str] = set()
         self._given: dict[str, tuple[int, int]] | None = None
@@ -61,16 +67,30 @@ class Collector:
 
     def files(self, top: str) -> Iterator[str]:
         """Yield the paths of the plain files below one of these folders."""
-        if os.path.islink(self._full(top)):
-            self._complain(top, "the script has made it a link")
-            return
-        for where, folders, names in os.walk(self._full(top), onerror=None):
-            folders.sort()
-            for name in sorted(names):
-                full = os.path.join(where, name)
-                path = os.path.join(top, os.path.relpath(full, self._full(top)))
-                if self._is_ours(full, path):
+        for path in (self._folder.work, self._full(top)):
+            if os.path.islink(path):
+                self._complain(os.path.basename(path), "the script has made it a link")
+                return
+        todo = [top]
+        while todo:
+            folders: list[str] = []
+            where = todo.pop()
+            for entry in self._entries(where):
+                path = f"{where}/{entry.name}"
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(path)
+                elif self._is_ours(entry, path):
                     yield path
+            todo.extend(reversed(folders))
+
+    def open(self, path: str) -> BinaryIO:
+        """Open one of the files. A link that is put in its place by now leads nowhere."""
+        base, full = self._base(path), self._full(path)
+        if os.path.islink(full):
+            full = os.path.realpath(full)
+            if not full.startswith(base + os.sep):
+                raise OSError(f"{path} is a link to a file elsewhere")
+        return open_below(base, os.path.relpath(full, base))
 
     def _send_all(self, server: Server, fresh: Iterator[tuple[str, int, int]]) -> None:
         batch: list[tuple[str, int, int]] = []
@@ -131,7 +151,7 @@ class Collector:
         for header, path, size in frames:
             yield header
             left = size
-            with open(self._full(path), "rb") as file:
+            with self.open(path) as file:
                 while left:
                     chunk = file.read(min(left, _SMALL))
                     if not chunk:
@@ -139,20 +159,31 @@ class Collector:
                     left -= len(chunk)
                     yield chunk
 
-    def _is_ours(self, full: str, path: str) -> bool:
-        """Tell whether this is a plain file, or a link to one inside the work folder."""
-        root = os.path.realpath(self._folder.work) + os.sep
+    def _entries(self, path: str) -> list[os.DirEntry[str]]:
         try:
-            mode = os.stat(full).st_mode
+            with os.scandir(self._full(path)) as found:
+                return sorted(found, key=lambda entry: entry.name)
+        except FileNotFoundError:
+            return []  # the script has removed it
+        except OSError as error:
+            self._complain(path, f"it cannot be read: {error.strerror}")
+            return []
+
+    def _is_ours(self, entry: os.DirEntry[str], path: str) -> bool:
+        """Tell whether this is a plain file, or a link to one inside the work folder."""
+        if not entry.is_symlink():
+            if not entry.is_file(follow_symlinks=False):
+                self._complain(path, "it is not a plain file")
+                return False
+            return True
+        try:
+            mode = os.stat(entry.path).st_mode
         except OSError:
-            return False
-        if not stat.S_ISREG(mode):
-            self._complain(path, "it is not a plain file")
-            return False
-        if os.path.islink(full) and not os.path.realpath(full).startswith(root):
+            return False  # it leads nowhere, or round and round
+        if not os.path.realpath(entry.path).startswith(self._base(path) + os.sep):
             self._complain(path, "it is a link to a file elsewhere")
             return False
-        return True
+        return stat.S_ISREG(mode)
 
     def _complain(self, path: str, why: str) -> None:
         if path not in self._told:
@@ -160,8 +191,11 @@ class Collector:
             self._folder.say(f"retarget: {path} is not kept: {why}")
 
     def _full(self, path: str) -> str:
+        return os.path.join(self._base(path), path)
+
+    def _base(self, path: str) -> str:
         is_artifact = path.split("/", 1)[0] == "artifacts"
-        return os.path.join(self._folder.track if is_artifact else self._folder.work, path)
+        return os.path.join(self._root, "track" if is_artifact else "work")
 
 
 def shown(path: str) -> str:

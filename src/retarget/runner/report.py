@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 from retarget.runner.errors import Over, Refused, Unreachable
+from retarget.runner.files import open_plain
 from retarget.runner.folder import Folder, Journal, is_full
 from retarget.runner.lines import Lines
 from retarget.runner.orders import Orders
@@ -183,7 +184,7 @@ class Reporter:
     def _scan_logs(self) -> None:
         """Take the files under logs/ as streams of their own."""
         for path in self._collector.files("logs"):
-            self._files.setdefault(shown(path), os.path.join(self._folder.work, path))
+            self._files.setdefault(shown(path), path)
 
     def _send_streams(self) -> None:
         for name in os.listdir(self._folder.streams):
@@ -203,12 +204,13 @@ class Reporter:
     def _send_stream(self, stream: str, path: str) -> None:
         sent = self._offsets.get(stream, 0)
         try:
-            size = os.stat(path).st_size
+            size = os.stat(os.path.join(self._folder.work, path)).st_size
             if size <= sent:
                 return
-            file = open(path, "rb")
+            # those of the script lie below its work folder, where it can put anything
+            file = open_plain(path) if os.path.isabs(path) else self._collector.open(path)
         except OSError:
-            return  # a log the script has removed
+            return  # a log the script has removed, or made something else
         with file:
             # Up to where it was: one that grows without end would keep all others waiting.
             while sent < size:
