@@ -7,7 +7,7 @@ import pytest
 from tests.soak.__main__ import soak
 from tests.soak.load import Size
 
-_SMALL = Size(jobs=20, followers=10, lines=1_000, clients=5, seconds=3)
+_SMALL = Size(jobs=15, followers=10, lines=1_000, clients=4, seconds=2)
 
 
 def test_under_load_every_job_is_right_and_nothing_is_left(

@@ -14,8 +14,8 @@ from tests.chaos.processes import processes
 from tests.server.conftest import Api
 
 _FULL = bool(os.environ.get("RETARGET_TEST_FULL"))  # some minutes, and 10 GB of disk
-_LOG = 10_000_000_000 if _FULL else 60_000_000
-_OUTPUTS = 100_000 if _FULL else 3_000
+_LOG = 10_000_000_000 if _FULL else 30_000_000
+_OUTPUTS = 100_000 if _FULL else 2_000
 _PATIENCE = 900.0 if _FULL else 60.0
 
 _DAEMON = """
