@@ -24,11 +24,11 @@ from tests.trouble.machine import STRANGER, as_stranger, need_root
 _SCRIPT = """
 import os, time
 from retarget import track
-track.metric("loss", 0.5)
+track.log(loss=0.5)
 os.makedirs("logs/deep")
 for path in ("outputs/model.bin", "logs/deep/more.txt"):
     open(path, "w").write("mine")
-print("ready", flush=True)
+print("now it runs", flush=True)
 time.sleep(float(os.environ.get("NAP", "0")))
 """
 _SECRET = "hunter2-of-the-database"
@@ -113,7 +113,7 @@ def test_all_under_the_home_is_private_whatever_the_umask(
     try:
         asked = ("--name", "n", "--pip", "--no-index", "--set-env", "NAP=600")
         assert retarget("run", "-d", *asked, "job.py", cwd=code).returncode == 0
-        _until(lambda: "ready" in retarget("job", "logs", "n").stdout)
+        _until(lambda: "now it runs" in retarget("job", "logs", "n").stdout)
         assert _open_to_others(home) == []
         retarget("job", "cancel", "n")
         retarget("job", "wait", "n")
@@ -158,6 +158,7 @@ def test_no_secret_is_where_others_could_read_it(
         secrets = [json.loads(contact.read_text())["token"], api.token]
         secrets.append((home / "secret").read_text())
         api.ask("GET", "/api/jobs", token="wrong")
+        assert api.job(name)["state"] == "running"
         shown = _command_lines() + _all_answers(api, name) + _all_commands(name)
         for secret in secrets:
             assert not [text for text in shown if secret in text]
