@@ -23,6 +23,11 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     place = tmp_path_factory.mktemp("disk")
     with small_disk(place, "32m") as home, serving(home, RETARGET_POLL_SECONDS="0.2") as api:
         yield api
+        (home / "ballast").unlink(missing_ok=True)
+        for job in api.ask("GET", "/api/jobs", limit=1000).json:
+            if job["ended"] is None:  # of a test that failed
+                api.ask("POST", f"/api/jobs/{job['name']}/cancel")
+                api.wait(job["name"])
         api.cleared()
 
 
