@@ -1,7 +1,7 @@
 """Reads bodies that carry many files, as they arrive."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from retarget.blobs.folder import Blobs
@@ -66,8 +66,13 @@ async def _whole(body: Body, size: int) -> bytes:
     return content
 
 
-async def take_outputs(blobs: Blobs, body: Body) -> AsyncIterator[dict[str, Any]]:
-    """Store frames of 4 bytes length, JSON header with path and size, content."""
+async def take_outputs(
+    blobs: Blobs, body: Body, checked: Callable[[str], str]
+) -> AsyncIterator[dict[str, Any]]:
+    """Store frames of 4 bytes length, JSON header with path and size, content.
+
+    Nothing is stored of a path that `checked` refuses.
+    """
     while head := await body.exactly(4):
         length = int.from_bytes(head, "big")
         if length > _LONGEST_HEADER:
@@ -79,6 +84,7 @@ async def take_outputs(blobs: Blobs, body: Body) -> AsyncIterator[dict[str, Any]
             raise Invalid("a frame's header must be JSON with path and size") from None
         if size < 0:
             raise Invalid("a frame's size must not be negative")
+        path = checked(path)
         if size < _SMALL:
             digest = blobs.put(await _whole(body, size))
         else:

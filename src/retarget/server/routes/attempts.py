@@ -107,8 +107,8 @@ async def keep_outputs(key: RunnerKey, request: Request, parts: PartsDep) -> Kep
     """Take in files, artifacts too: frames of 4 bytes length, JSON {path, size}, content."""
     job, attempt = await run_sync(present, parts, key)
     kept, refused, held = 0, list[str](), list[Output]()
-    async for file in take_outputs(parts.blobs, Body(request.stream())):
-        held.append(Output(path=_checked(file["path"]), size=file["size"], digest=file["digest"]))
+    async for file in take_outputs(parts.blobs, Body(request.stream()), _checked):
+        held.append(Output.model_validate(file))
         kept += 1
         if len(held) == _TOGETHER:
             refused += await run_sync(keep_files, parts, job, attempt, held)
