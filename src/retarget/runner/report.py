@@ -19,7 +19,6 @@ from retarget.runner.server import Server
 
 _CHUNK = 1 << 20
 _HEARTBEAT = 5.0
-_FIRST = 0.02  # how long the first report waits: of a script that ends at once all is told at once
 _LITTLE = 1 << 19  # bytes that are sent so fast that nobody need be told of it before
 _EACH = 1 << 12  # bytes that sending a file is worth, whatever its size
 _LOOK = 0.05  # how often the streams are looked at while the script runs
@@ -132,7 +131,6 @@ class Reporter:
 
     def _work(self) -> None:
         pause = 0.05
-        self._ending.wait(_FIRST)
         while not self._ending.is_set():
             try:
                 self._round()

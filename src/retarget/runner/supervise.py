@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _NO_PORT = "29500"  # what PyTorch takes by itself; one process needs none
+_FIRST = 0.02  # seconds that the first report waits
 _LINGER = 600.0  # seconds without a server after which the runner leaves the rest to a later one
 
 
@@ -106,14 +107,13 @@ class Runner:
         except OSError as error:
             self._make_room()
             return self._exit("failed", f"it could not be prepared: {_in_words(error)}")
-        self._report_now()
         return self._watch(ranks)
 
     def report(self, ending: dict[str, Any]) -> bool:
         if not self._folder.has("launch.json"):
             return False  # removed, with all there was to report
         linger = float(self._node.get("linger", _LINGER))
-        return bool(self._report_now().finish(ending, linger))
+        return bool(self._made_reporter().finish(ending, linger))
 
     # -- preparing
 
@@ -305,9 +305,9 @@ class Runner:
         limit = self._launch["timeout"]
         deadline = time.monotonic() + limit if limit else None
         verdict: tuple[str, str, int | None] | None = None
-        left = dict(ranks)
+        left, first = dict(ranks), time.monotonic() + _FIRST
         while left and verdict is None:
-            self._sleep(deadline)
+            self._sleep(deadline, first)
             for pid, status in _reap_all():
                 rank = left.pop(pid, None)
                 if rank is not None and status != 0 and verdict is None:
@@ -323,10 +323,17 @@ class Runner:
             return "failed", f"timed out: it ran longer than {self._launch['timeout']:g} s", 124
         return None
 
-    def _sleep(self, deadline: float | None) -> None:
-        patience = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if select.select([self._orders.wake_read], [], [], patience)[0]:
+    def _sleep(self, deadline: float | None, first: float) -> None:
+        """Wait until something happens, or the deadline. Reporting begins at `first`, not before.
+
+        Of a script that ends at once all is told at once.
+        """
+        moments = [deadline, first if self._reporter is None else None]
+        patience = [max(0.0, at - time.monotonic()) for at in moments if at is not None]
+        if select.select([self._orders.wake_read], [], [], min(patience, default=None))[0]:
             os.read(self._orders.wake_read, 4096)
+        if self._reporter is None and time.monotonic() >= first:
+            self._report_now()
 
     def _failure(self, rank: int, status: int) -> str:
         who = "the script" if self._launch["processes_per_node"] == 1 else f"rank {rank}"
@@ -354,13 +361,15 @@ class Runner:
         grace = float(self._launch["grace"])
         end(lambda: _look_thrice(self._launch["key"], ranks), grace, _reap_all)
 
-    def _report_now(self) -> Any:
+    def _report_now(self) -> None:
         """Start reporting. Late on purpose: its imports cost more than starting the script."""
+        self._made_reporter().start()
+
+    def _made_reporter(self) -> Any:
         if self._reporter is None:
             from retarget.runner.report import Reporter
 
             self._reporter = Reporter(self._folder, self._journal, self._orders)
-            self._reporter.start()
         return self._reporter
 
 
