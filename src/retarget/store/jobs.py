@@ -2,12 +2,14 @@
 
 import shlex
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple, TypedDict
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
+    Update,
     bindparam,
     delete,
     func,
@@ -108,7 +110,7 @@ class Jobs:
 
     def read(self, job_id: str) -> Job:
         with reading(self.engine) as db:
-            row = db.execute(_SELECT_JOB.where(jobs.c.id == job_id)).one_or_none()
+            row = db.execute(_READ, {"the_id": job_id}).one_or_none()
         if row is None:
             raise _no_job(job_id)
         return _job(row)
@@ -136,18 +138,14 @@ class Jobs:
 
     def queued(self, target: str, *, most: int | None = None) -> list[Job]:
         """Return the jobs that wait for a target, in placing order: priority first, then age."""
-        waiting = (jobs.c.target == target) & (jobs.c.state == JobState.QUEUED)
-        query = _SELECT_JOB.where(waiting).limit(most)
+        query = _QUEUED if most is None else _HEAD_OF_QUEUE
         with reading(self.engine) as db:
-            rows = db.execute(query.order_by(jobs.c.priority.desc(), jobs.c.id))
-            return [_job(row) for row in rows]
+            return [_job(row) for row in db.execute(query, {"on": target, "most": most})]
 
     def live(self) -> list[tuple[Job, Attempt]]:
         """Return the jobs that are on a target, each with its present attempt."""
-        present = (attempts.c.job_id == jobs.c.id) & (attempts.c.number == jobs.c.attempt)
-        query = _SELECT_BOTH.join(attempts, present).where(jobs.c.state.in_(LIVE))
         with reading(self.engine) as db:
-            return [_both(row) for row in db.execute(query)]
+            return [_both(row) for row in db.execute(_LIVE)]
 
     def place(self, job: Job, attempt: Attempt, *, reason: str, now: float, seen: int) -> Job:
         """Give a queued job's next attempt to a target that has had `seen` placements.
@@ -157,10 +155,8 @@ class Jobs:
         """
         placed = job.after(Event.PLACED, reason=reason, now=now)
         placed = placed.model_copy(update={"attempt": attempt.number})
-        room = (targets.c.name == attempt.target) & (targets.c.placements == seen)
         with writing(self.engine) as db:
-            claim = update(targets).where(room).values(placements=seen + 1)
-            if db.execute(claim).rowcount == 0:
+            if db.execute(_CLAIM, {"on": attempt.target, "seen": seen}).rowcount == 0:
                 raise Conflict(f"something else was placed on target {attempt.target!r} meanwhile")
             _move(db, job, [Moved(Event.PLACED, placed)])
             db.execute(_INSERT_ATTEMPT, attempt.model_dump())
@@ -191,8 +187,7 @@ class Jobs:
         with writing(self.engine) as db:
             _move(db, job, moves)
             _follow(db, moves)
-            present = (attempts.c.job_id == job.id) & (attempts.c.number == job.attempt)
-            _change(db, present, attempt)
+            _change(db, _PRESENT, {"of": job.id, "which": job.attempt}, attempt)
 
     def explain(self, job: Job, reason: str) -> Job:
         """Tell why a job stays where it is. Nothing happens if it has moved since.
@@ -226,9 +221,8 @@ class Jobs:
 
     def with_attempt(self, key: str) -> tuple[Job, Attempt]:
         """Return the attempt with this key and its job, which may be at another one by now."""
-        query = _SELECT_BOTH.join(attempts, attempts.c.job_id == jobs.c.id)
         with reading(self.engine) as db:
-            row = db.execute(query.where(attempts.c.key == key)).one_or_none()
+            row = db.execute(_WITH_ATTEMPT, {"the_key": key}).one_or_none()
         if row is None:
             raise _no_attempt(key)
         return _both(row)
@@ -242,15 +236,14 @@ class Jobs:
     def change_attempt(self, key: str, change: AttemptChange) -> None:
         """Change an attempt and leave its job where it is."""
         with writing(self.engine) as db:
-            if change and not _change(db, attempts.c.key == key, change):
+            if change and not _change(db, _KEYED, {"the_key": key}, change):
                 raise _no_attempt(key)
 
     def clear_handles(self, keys: Sequence[str]) -> None:
         """Write down that attempts have left nothing on their target any more."""
-        clear = update(attempts).where(attempts.c.key == bindparam("the_key")).values(handle=None)
         if keys:
             with writing(self.engine) as db:
-                db.execute(clear, [{"the_key": key} for key in keys])
+                db.execute(_KEYED.values(handle=None), [{"the_key": key} for key in keys])
 
     def history(self, job_id: str) -> list[Move]:
         """Return every move of a job, the first one first."""
@@ -422,6 +415,25 @@ _OF_ATTEMPT = [attempts.c[name] for name in Attempt.model_fields]
 _SELECT_JOB = select(*_OF_JOB)
 _SELECT_ATTEMPT = select(*_OF_ATTEMPT)
 _SELECT_BOTH = select(*_OF_JOB, *_OF_ATTEMPT).select_from(jobs)
+_READ = _SELECT_JOB.where(jobs.c.id == bindparam("the_id"))
+_QUEUED = _SELECT_JOB.where(
+    jobs.c.target == bindparam("on"), jobs.c.state == JobState.QUEUED
+).order_by(jobs.c.priority.desc(), jobs.c.id)
+_HEAD_OF_QUEUE = _QUEUED.limit(bindparam("most"))
+_ITS_PRESENT = (attempts.c.job_id == jobs.c.id) & (attempts.c.number == jobs.c.attempt)
+_LIVE = _SELECT_BOTH.join(attempts, _ITS_PRESENT).where(jobs.c.state.in_(LIVE))
+_WITH_ATTEMPT = _SELECT_BOTH.join(attempts, attempts.c.job_id == jobs.c.id).where(
+    attempts.c.key == bindparam("the_key")
+)
+_CLAIM = (
+    update(targets)
+    .where(targets.c.name == bindparam("on"), targets.c.placements == bindparam("seen"))
+    .values(placements=targets.c.placements + 1)
+)
+_KEYED = update(attempts).where(attempts.c.key == bindparam("the_key"))
+_PRESENT = update(attempts).where(
+    attempts.c.job_id == bindparam("of"), attempts.c.number == bindparam("which")
+)
 
 
 def _replace(db: Connection, before: Job, after: Job) -> bool:
@@ -445,8 +457,16 @@ def _remember(db: Connection, moves: Sequence[Moved]) -> None:
     db.execute(_REMEMBER, rows)
 
 
-def _change(db: Connection, which: ColumnElement[bool], change: AttemptChange) -> bool:
-    return bool(change) and db.execute(update(attempts).where(which).values(**change)).rowcount == 1
+def _change(db: Connection, which: Update, at: dict[str, Any], change: AttemptChange) -> bool:
+    if not change:
+        return False
+    given = {f"new_{name}": value for name, value in change.items()}
+    return db.execute(_changing(which, tuple(change)), at | given).rowcount == 1
+
+
+@cache
+def _changing(which: Update, names: tuple[str, ...]) -> Update:
+    return which.values({name: bindparam(f"new_{name}") for name in names})
 
 
 def _job(row: Sequence[Any]) -> Job:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Engine, delete, select, update
+from sqlalchemy import Engine, bindparam, delete, select, update
 
 from retarget.core.errors import NotFound
 from retarget.core.targets import Facts, Target, no_target
@@ -30,9 +30,8 @@ class Targets:
 
     def placements(self, name: str) -> int:
         """Tell how many attempts were ever placed there: what `Jobs.place` asks to have seen."""
-        query = select(targets.c.placements).where(targets.c.name == name)
         with reading(self.engine) as db:
-            found = db.scalars(query).one_or_none()
+            found = db.execute(_PLACEMENTS, {"the_name": name}).scalar_one_or_none()
         if found is None:
             raise _no_target(name, self.list())
         return found
@@ -56,11 +55,17 @@ class Targets:
     # last in the class: below it, `list` would not mean a list any more
     def list(self) -> list[Target]:
         """Return all targets, by name."""
-        columns = [targets.c[name] for name in Target.model_fields]
         with reading(self.engine) as db:
-            rows = db.execute(select(*columns)).mappings()
-            found = [Target.model_validate(dict(row)) for row in rows]
-        return sorted(found, key=lambda target: target.name)
+            rows = db.execute(_ALL)
+            return [
+                Target.model_validate(dict(zip(Target.model_fields, row, strict=True)))
+                for row in rows
+            ]
+
+
+# Made once: making them anew for each round would cost more than running them.
+_ALL = select(*(targets.c[name] for name in Target.model_fields)).order_by(targets.c.name)
+_PLACEMENTS = select(targets.c.placements).where(targets.c.name == bindparam("the_name"))
 
 
 def _no_target(name: str, there: Sequence[Target]) -> NotFound:

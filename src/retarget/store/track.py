@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-from sqlalchemy import Connection, Engine, select, update
+from sqlalchemy import Connection, Engine, bindparam, select, update
 from sqlalchemy.exc import IntegrityError
 
 from retarget.core.errors import Invalid, NotFound
@@ -17,6 +17,7 @@ from retarget.store.schema import runs, tags, track_files
 
 _AT_ONCE = 5000  # a statement can name so many metrics
 _TABLES = "mlflow.loggedArtifacts"  # where clients look for the tables of a run
+_RUN_OF = select(runs.c.experiment_id, runs.c.location).where(runs.c.id == bindparam("job"))
 
 
 class Logged(NamedTuple):
@@ -34,9 +35,8 @@ class TrackFiles:
 
     def run_of(self, job_id: str) -> tuple[str, str]:
         """Return the experiment of a job's run, and where its artifacts go."""
-        query = select(runs.c.experiment_id, runs.c.location).where(runs.c.id == job_id)
         with reading(self.engine) as db:
-            row = db.execute(query).one_or_none()
+            row = db.execute(_RUN_OF, {"job": job_id}).one_or_none()
         if row is None:
             raise NotFound(f"job {job_id} has no run")
         return str(row.experiment_id), row.location
