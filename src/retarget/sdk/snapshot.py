@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from blake3 import blake3
 
@@ -36,6 +36,7 @@ _ODD_KINDS = {
     stat.S_IFBLK: "a device file",
     stat.S_IFCHR: "a device file",
 }
+_T = TypeVar("_T")
 _Stamp = list[int]  # size, mtime, ctime, inode: as long as these are the same, so is the content
 _Row = tuple[_Stamp, str]  # a stamp and a digest
 
@@ -121,7 +122,9 @@ def upload(
     meter = _Meter(total, progress)
     for name in [name for name, size in wanted.items() if size >= SMALL]:
         _send_large(scan, name, wanted.pop(name), send, meter)
-    for batch in _batches(_contents(scan, wanted, manifest if digest in lacking else None)):
+    contents = _contents(scan, wanted, manifest if digest in lacking else None)
+    batches = _batches(contents)
+    for batch in _read_ahead(batches) if total > BATCH else batches:
         _send_batch(batch, send, meter)
     return digest
 
@@ -369,6 +372,17 @@ def _batches(items: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, byt
         size += len(content) + _FRAME
     if batch:
         yield batch
+
+
+def _read_ahead(items: Iterator[_T]) -> Iterator[_T]:
+    """Yield the same, the next one being made while the last one is used."""
+    from concurrent.futures import ThreadPoolExecutor  # most folders do without
+
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = thread.submit(next, items, None)
+            yield item
 
 
 def _send_batch(batch: list[tuple[str, bytes]], send: Uploader, meter: _Meter) -> None:
