@@ -33,14 +33,14 @@ _TOPS = ("outputs", "logs", ARTIFACTS_TOP)
 class RunnerEvent(BaseModel):
     """Something that happened; which other fields there are depends on its kind."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
     seq: Annotated[int, Field(ge=1)]
     at: float
     kind: str
     outcome: str = "lost"
     reason: str = ""
-    exit_code: int | None = None
+    exit_code: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     gone: list[str] = []
 
 
