@@ -29,6 +29,8 @@ from retarget.runner.folder import Folder
 from retarget.runner.package import build_zipapp
 
 OLDEST = (3, 8)
+# what reading a file of a launch raises after a script has written something else there
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, RecursionError)
 _STUCK = 30.0  # seconds beyond its grace after which a runner that does not stop is killed
 # What a job inherits from the server's own surroundings: the machine's, not the terminal's.
 _INHERITED_WORDS = """
@@ -209,7 +211,10 @@ _nursery = _Nursery()
 
 
 def _grace(folder: Path) -> float:
-    return float(json.loads((folder / "launch.json").read_text())["launch"]["grace"])
+    try:
+        return float(json.loads((folder / "launch.json").read_bytes())["launch"]["grace"])
+    except _DAMAGED:
+        return 0.0  # no runner can make anything of it either
 
 
 def _kill_runner(folder: Path) -> None:
@@ -304,12 +309,19 @@ def _gpus() -> tuple[Gpu, ...]:
         )
     except (OSError, subprocess.SubprocessError):
         return ()
-    rows = [[cell.strip() for cell in line.split(",")] for line in answer.stdout.splitlines()]
-    return tuple(Gpu(id=row[0], name=row[1], memory=_mebibytes(row[2])) for row in rows)
+    return _cards(answer.stdout)
+
+
+def _cards(said: str) -> tuple[Gpu, ...]:
+    rows = [[cell.strip() for cell in line.split(",")] for line in said.splitlines()]
+    # a sentence, such as that there are no devices, is not a row of three
+    return tuple(
+        Gpu(id=row[0], name=row[1], memory=_mebibytes(row[2])) for row in rows if len(row) == 3
+    )
 
 
 def _mebibytes(text: str) -> int | None:
-    return int(text) * 2**20 if text.isdigit() else None
+    return int(text) * 2**20 if text.isdecimal() else None
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
@@ -324,10 +336,13 @@ def _observe(folder: Path) -> Observation:
         return Observation(phase=Phase.GONE)
     locked = _locked(folder / "lock")  # looked at first: a runner writes `done` before it leaves
     try:
-        ending = json.loads((folder / "done").read_text())
+        ending = json.loads((folder / "done").read_bytes())
+        code, reason = ending["exit_code"], ending["reason"]
+        return Observation(phase=Phase.EXITED, exit_code=code, reason=reason)
     except FileNotFoundError:
         return Observation(phase=Phase.RUNNING if locked else Phase.DEAD)
-    return Observation(phase=Phase.EXITED, exit_code=ending["exit_code"], reason=ending["reason"])
+    except _DAMAGED:  # by its script: no other launch may suffer from that
+        return Observation(phase=Phase.EXITED, reason="what it wrote of its end cannot be read")
 
 
 def _locked(path: Path) -> bool:
