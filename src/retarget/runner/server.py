@@ -15,6 +15,7 @@ from retarget.runner.folder import Folder
 _TIMEOUT = 30.0
 _CHUNK = 1 << 20
 _BYTES = "application/octet-stream"
+_NO_ANSWER = (OSError, http.client.HTTPException)
 _NEVER = (403, 404, 413, 422)
 
 
@@ -32,20 +33,20 @@ class Server:
         return bool(self._read_contact()["url"])
 
     def report(self, events: list[dict[str, Any]]) -> dict[str, Any]:
-        return self._ask("POST", "/events", json.dumps({"events": events}).encode())
+        return self._ask("POST", "/events", json.dumps({"events": events}).encode(), "confirmed")
 
     def append(self, stream: str, offset: int, content: bytes) -> int:
         """Send bytes of a stream and return how many the server has of it."""
         path = f"/streams/{quote(stream)}?offset={offset}"
-        return int(self._ask("PUT", path, content)["size"])
+        return int(self._ask("PUT", path, content, "size")["size"])
 
     def track(self, name: str, offset: int, content: bytes) -> dict[str, Any]:
         """Send lines of a track file. The answer: how far it is taken in, and what is refused."""
-        return self._ask("PUT", f"/track/{quote(name)}?offset={offset}", content)
+        return self._ask("PUT", f"/track/{quote(name)}?offset={offset}", content, "size")
 
     def collect(self, body: Iterable[bytes], length: int) -> list[str]:
         """Send files, as frames. The answer: sentences about what is not kept."""
-        return self._ask("POST", "/outputs", body, length=length).get("refused", [])
+        return self._ask("POST", "/outputs", body, "kept", length=length).get("refused", [])
 
     def download(self, digest: str, path: str) -> None:
         part = f"{path}.{os.getpid()}.part"
@@ -73,6 +74,8 @@ class Server:
         while at < len(view):
             digest = bytes(view[at : at + 32]).hex()
             size = int.from_bytes(view[at + 32 : at + 40], "big")
+            if len(view) < at + 40 + size:
+                raise Unreachable("the connection broke off in the middle of a file")
             yield digest, bytes(view[at + 40 : at + 40 + size])
             at += 40 + size
 
@@ -82,12 +85,22 @@ class Server:
             self._connection = None
 
     def _ask(
-        self, method: str, path: str, body: bytes | Iterable[bytes], *, length: int | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | Iterable[bytes],
+        tells: str,
+        *,
+        length: int | None = None,
     ) -> dict[str, Any]:
+        """Return an answer that has a number by this name; any other is not our server's."""
         response = self._request(method, path, body, length=length)
         try:
-            return json.loads(response.read())
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            answer = json.loads(response.read())
+            if type(answer[tells]) is not int:
+                raise ValueError(f"it does not tell {tells}")
+            return answer
+        except (*_NO_ANSWER, ValueError, KeyError, TypeError, RecursionError) as error:
             self.close()
             raise Unreachable(f"the connection broke off: {error}") from error
 
@@ -147,5 +160,5 @@ class Server:
 def _message(answer: bytes) -> str:
     try:
         return str(json.loads(answer)["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return answer[:200].decode("utf-8", "replace")

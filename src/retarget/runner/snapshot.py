@@ -77,8 +77,7 @@ class Blobs:
 def lay_out(digest: str, work: str, blobs: Blobs) -> None:
     """Put the snapshot into `work`, which is empty."""
     blobs.fetch({digest: 0})
-    with open(_found(blobs, digest), encoding="utf-8") as file:
-        entries: list[dict[str, Any]] = json.load(file)["entries"]
+    entries = _entries(_found(blobs, digest))
     blobs.fetch({entry["digest"]: entry["size"] for entry in entries if "digest" in entry})
     made: set[str] = set()
     for entry in entries:
@@ -88,6 +87,15 @@ def lay_out(digest: str, work: str, blobs: Blobs) -> None:
     for entry in entries:
         if "link" in entry:
             os.symlink(entry["link"], _target(work, entry["path"], made))
+
+
+def _entries(path: str) -> list[dict[str, Any]]:
+    """Read a manifest. The server has checked it; what a bad disk made of it here, it has not."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)["entries"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise Unprepared(f"the list of the code's files is damaged; remove {path}") from None
 
 
 def _found(blobs: Blobs, digest: str) -> str:
