@@ -7,12 +7,15 @@ MINUTES ?= 10
 ifndef SEED
 SEED := $(shell date +%s)
 endif
+FUZZ_CASES ?= 20000
+PROPERTIES := tests/fuzz tests/store/test_lives.py tests/blobs/test_streams.py tests/core/test_snapshots.py tests/core/test_filters.py tests/sdk/test_ignore.py
+FUZZ_SEED ?= $(SEED)
 READY := .venv/.ready
 
 CLIENTS := $(patsubst %.in,%.txt,$(wildcard requirements/*.in benchmarks/requirements/*.in))
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help setup demo test check chaos soak docs bench pins clean mlflow-tests
+.PHONY: help setup demo test check chaos soak fuzz docs bench pins clean mlflow-tests
 
 help:  ## Show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +49,12 @@ chaos: setup  ## Kill things at N random moments and see that nothing is lost
 
 soak: setup  ## Load a server for MINUTES and see that all is right, and nothing grows
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
+
+fuzz: setup  ## Ask the server FUZZ_CASES things it may not expect, and feed every parser for long
+	@scripts/test-parts.sh fuzz
+	@echo "cases from seed $(FUZZ_SEED): make fuzz FUZZ_SEED=$(FUZZ_SEED) repeats them"
+	$(BIN)/python -m tests.fuzz.api --cases $(FUZZ_CASES) --seed $(FUZZ_SEED)
+	$(BIN)/pytest -n 2 --dist worksteal -q --timeout 0 --hypothesis-profile fuzz --hypothesis-seed $(FUZZ_SEED) $(PROPERTIES)
 
 docs: setup  ## Run every example in the docs
 	$(BIN)/pytest -q tests/docs

@@ -18,12 +18,12 @@ postgres() {  # as root, on Debian
     have_postgres || echo "PostgreSQL is not installed: the store's tests run on SQLite alone"
 }
 
-environments() {  # of requirements/NAME.txt: MLflow's clients, new and a year old
+environments() {  # of requirements/NAME.txt: MLflow's clients, new and a year old; a fuzzer
     local name wanted place
     for name in "$@"; do
         wanted=requirements/$name.txt place=.parts/$name
         if cmp -s "$wanted" "$place/ready"; then continue; fi
-        echo "installing $place: MLflow, for the tests with its clients"
+        echo "installing $place for the tests"
         rm -rf "$place"
         if .venv/bin/uv venv --quiet --python .venv/bin/python "$place" &&
             .venv/bin/uv pip install --quiet --python "$place" --require-hashes -r "$wanted"; then

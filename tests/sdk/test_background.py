@@ -84,12 +84,17 @@ def test_what_a_dead_server_wrote_is_not_believed(home: Path) -> None:
     assert [target.name for target in Workspace().targets] == ["local"]
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("RETARGET_PORT", "nonsense"), ("RETARGET_PORT", "²"), ("RETARGET_POLL_SECONDS", "often")],
+)
 def test_a_failed_start_shows_the_end_of_the_log(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
-    monkeypatch.setenv("RETARGET_PORT", "nonsense")
-    with pytest.raises(ServerUnreachable, match=r"(?s)did not start.*nonsense"):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ServerUnreachable, match=rf"(?s)did not start.*{value}") as told:
         Background(Home(home)).find()
+    assert "Traceback" not in str(told.value)
 
 
 def test_a_server_that_holds_its_lock_and_is_silent_is_told(

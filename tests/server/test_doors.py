@@ -161,3 +161,33 @@ def test_what_is_not_there_is_said_by_name(api: Api, path: str) -> None:
     answer = api.ask("GET", path)
     assert (answer.status, answer.json["error"]) == (404, "NotFound")
     assert "none" in answer.json["message"]
+
+
+def test_another_method_is_answered_with_those_there_are(api: Api) -> None:
+    answer = api.ask("PATCH", "/api/jobs/any")
+    assert (answer.status, answer.headers["allow"]) == (405, "DELETE, GET")
+
+
+def test_links_lead_to_operations_that_there_are(api: Api) -> None:
+    paths = api.ask("GET", "/openapi.json").json["paths"]
+    operations = [each for methods in paths.values() for each in methods.values()]
+    names = [each["operationId"] for each in operations]
+    answers = [answer for each in operations for answer in each["responses"].values()]
+    links = [link for answer in answers for link in answer.get("links", {}).values()]
+    assert len(set(names)) == len(names)
+    assert links
+    assert {link["operationId"] for link in links} <= set(names)
+
+
+@pytest.mark.parametrize("field", ["cpus", "gpus", "nodes", "retries", "priority", "grace"])
+def test_what_only_looks_like_a_number_is_refused(api: Api, field: str) -> None:
+    for value in (True, "1"):
+        answer = api.ask("POST", "/api/jobs/plan", {"command": ["true"], field: value})
+        assert (answer.status, answer.json["field"]) == (422, field)
+
+
+def test_a_log_can_be_asked_for_from_where_no_disk_reaches(api: Api) -> None:
+    name = api.submit("true")["name"]
+    api.wait(name)
+    answer = api.ask("GET", f"/api/jobs/{name}/logs", offset=2**60)
+    assert (answer.status, answer.content) == (200, b"")

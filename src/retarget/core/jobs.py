@@ -2,12 +2,12 @@
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from retarget.core.environments import Environment
 from retarget.core.errors import Invalid
 from retarget.core.limits import LONGEST_EXPERIMENT_NAME, check_shown
-from retarget.core.names import check_name
+from retarget.core.names import PATTERN, check_name
 from retarget.core.snapshots import is_digest
 from retarget.core.states import Event, JobState, advance
 from retarget.core.targets import Share
@@ -77,16 +77,29 @@ def _digest(value: str) -> str:
     return value
 
 
-Name = Annotated[str, AfterValidator(_name)]
-Memory = Annotated[int, BeforeValidator(lambda value: _told(parse_memory, value))]
-Seconds = Annotated[float, BeforeValidator(lambda value: _told(parse_duration, value))]
+def shown(schema: dict[str, Any]) -> Any:
+    """Say in /openapi.json what a rule of ours allows."""
+    return Field(json_schema_extra=schema)
+
+
+Name = Annotated[str, AfterValidator(_name), shown({"pattern": f"^{PATTERN}$"})]
+Memory = Annotated[
+    int,
+    BeforeValidator(lambda value: _told(parse_memory, value)),
+    WithJsonSchema({"type": ["integer", "string"], "examples": [2**31, "512m", "1.5GiB"]}),
+]
+Seconds = Annotated[
+    float,
+    BeforeValidator(lambda value: _told(parse_duration, value)),
+    WithJsonSchema({"type": ["number", "string"], "examples": [90, "15m", "1h30m"]}),
+]
 Argument = Annotated[str, AfterValidator(_for_a_process)]
 Arguments = Annotated[
     tuple[Argument, ...], Field(min_length=1, max_length=10_000), AfterValidator(_not_too_many)
 ]
 Variable = Annotated[str, AfterValidator(_variable)]
 Variables = Annotated[dict[Variable, Argument], AfterValidator(_all_together)]
-Digest = Annotated[str, AfterValidator(_digest)]
+Digest = Annotated[str, AfterValidator(_digest), shown({"pattern": "^[0-9a-f]{64}$"})]
 Count = Annotated[int, Field(strict=True)]  # `true` is no number, and "2" is a text
 Amount = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 

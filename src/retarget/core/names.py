@@ -6,7 +6,8 @@ import secrets
 
 from retarget.core.errors import Invalid
 
-_RULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+PATTERN = "[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
+_RULE = re.compile(PATTERN)
 _ID = re.compile(r"[0-9a-f]{32}")  # what `new_id` makes
 _FIRST_WORDS = """
 able amber ample bold brave breezy brisk bright calm candid clear clever cosy crisp curious

@@ -150,11 +150,11 @@ def _bind(home: Home, environ: Mapping[str, str]) -> socket.socket:
     """Listen where told; else on loopback, at the port of the last server if it is free."""
     host = environ.get("RETARGET_HOST") or "127.0.0.1"
     asked = environ.get("RETARGET_PORT")
-    if asked and not asked.isdigit():
+    if asked and not asked.isdecimal():
         raise Invalid(f"RETARGET_PORT: {asked!r} is not a port number")
     remembered = home.root / "port"
     last = remembered.read_text(errors="replace") if remembered.exists() else ""
-    ports = [int(asked)] if asked else [int(last) if last.isdigit() else 0, 0]
+    ports = [int(asked)] if asked else [int(last) if last.isdecimal() else 0, 0]
     failure: Exception | None = None
     for port in ports:
         listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)

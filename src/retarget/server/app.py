@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fastapi import Depends, FastAPI
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.types import ASGIApp
 
@@ -124,6 +125,7 @@ def make_app(settings: Settings, *, stop: Callable[[], None]) -> ASGIApp:
         version=__version__,
         summary="Write the training script once. Run it on any compute target.",
         lifespan=lifespan,
+        generate_unique_id_function=_operation,
         docs_url=None,
         redoc_url=None,
     )
@@ -139,6 +141,10 @@ def make_app(settings: Settings, *, stop: Callable[[], None]) -> ASGIApp:
     app.include_router(attempts.router, responses=PROBLEMS)
     app.router.routes.extend(loose_routes(app.state.retarget))
     return Front(app.state.retarget, mlflow)
+
+
+def _operation(route: APIRoute) -> str:
+    return route.name
 
 
 def _connect(target: Target) -> Driver:

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute, Match
 
 from retarget import __version__
 from retarget.blobs.folder import storage_errors
@@ -34,6 +35,7 @@ _WORDS = {  # what pydantic says in words of its own
 }
 _LONGEST = 2000  # characters of a sentence: what was sent may be of any length
 _SHOWN = 60
+_METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
 # Shown in /openapi.json for every route; none answers anything else.
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -105,7 +107,21 @@ def _http(request: Request, error: Exception) -> JSONResponse:
         said = "the body cannot be read as JSON"  # too deep, not UTF-8, or an endless number
     elif status in (404, 405):
         said = f"this server has no {request.method} {request.url.path}"
-    return _answer(status, _NAMES.get(status, "RetargetError"), said, None)
+    answer = _answer(status, _NAMES.get(status, "RetargetError"), said, None)
+    if status == 405:
+        answer.headers["Allow"] = ", ".join(_methods(request))
+    return answer
+
+
+def _methods(request: Request) -> list[str]:
+    """Return what can be asked of this address; each method has a route of its own."""
+    routes: list[BaseRoute] = request.app.routes
+    scopes = [{**request.scope, "method": method} for method in _METHODS]
+    return [
+        scope["method"]
+        for scope in scopes
+        if any(route.matches(scope)[0] is Match.FULL for route in routes)
+    ]
 
 
 def _left(_: Request, error: Exception) -> JSONResponse:

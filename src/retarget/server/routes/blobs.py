@@ -26,7 +26,7 @@ register_url_convertor("any", _AnyPath())
 BYTES = {
     "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 }
-BINARY_BODY = {"requestBody": {"required": True} | BYTES}
+BINARY_BODY = {"requestBody": BYTES}  # one of no bytes is none to HTTP
 
 
 class Digests(BaseModel):

@@ -11,6 +11,7 @@ from retarget.core.errors import Invalid
 from retarget.core.names import check_name
 from retarget.server.auth import PartsDep
 from retarget.server.bodies import BoundedRoute
+from retarget.server.links import OF_ENVIRONMENT, OF_ENVIRONMENTS
 from retarget.server.views import Built, EnvironmentView
 from retarget.store.environments import Known
 
@@ -21,7 +22,7 @@ class Removed(BaseModel):
     removed: list[str]
 
 
-@router.get("")
+@router.get("", responses={200: OF_ENVIRONMENTS})
 def list_environments(parts: PartsDep) -> list[EnvironmentView]:
     built = environments.built(parts)
     return [_view(known, built) for known in parts.environments.list()]
@@ -33,7 +34,7 @@ def show_environment(environment: str, parts: PartsDep) -> EnvironmentView:
     return _view(parts.environments.find(environment), environments.built(parts))
 
 
-@router.put("/{name}")
+@router.put("/{name}", responses={200: OF_ENVIRONMENT})
 def name_environment(name: str, definition: Environment, parts: PartsDep) -> EnvironmentView:
     """Register a definition under a name."""
     check_name(name)

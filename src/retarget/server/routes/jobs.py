@@ -17,6 +17,7 @@ from retarget.core.states import JobState
 from retarget.server import stream as streams
 from retarget.server.auth import PartsDep, StateDep
 from retarget.server.bodies import BoundedRoute
+from retarget.server.links import OF_JOB, OF_JOBS, OF_NEW_JOB, OF_OUTPUTS, OF_STREAMS
 from retarget.server.routes.blobs import BYTES
 from retarget.server.views import JobView, Plan, StreamView, Why, view_of
 
@@ -61,7 +62,7 @@ class LogQuery(BaseModel):
     follow: bool = False
 
 
-@router.post("", status_code=201)
+@router.post("", status_code=201, responses={201: OF_NEW_JOB})
 def submit_job(spec: JobSpec, parts: PartsDep) -> JobView:
     """Queue a job. One that could never run is refused, with the sentence why."""
     return view_of(submit.submit(parts, spec))
@@ -101,7 +102,7 @@ def plan_job(spec: JobSpec, parts: PartsDep) -> Plan:
     return Plan(**submit.plan(parts, spec))
 
 
-@router.get("")
+@router.get("", responses={200: OF_JOBS})
 def list_jobs(  # noqa: PLR0913 - each is a filter of the query
     parts: PartsDep,
     state: Annotated[list[JobState] | None, Query()] = None,
@@ -117,7 +118,7 @@ def list_jobs(  # noqa: PLR0913 - each is a filter of the query
     return [view_of(job) for job in found]
 
 
-@router.get("/{job}")
+@router.get("/{job}", responses={200: OF_JOB})
 async def show_job(
     job: str,
     state: StateDep,
@@ -152,12 +153,12 @@ def explain_job(job: str, parts: PartsDep) -> Why:
     return Why(**orders.why(parts, parts.jobs.find(job)))
 
 
-@router.post("/{job}/cancel", status_code=202)
+@router.post("/{job}/cancel", status_code=202, responses={202: OF_NEW_JOB})
 def cancel_job(job: str, parts: PartsDep) -> JobView:
     return view_of(orders.cancel(parts, job))
 
 
-@router.post("/{job}/rerun", status_code=201)
+@router.post("/{job}/rerun", status_code=201, responses={201: OF_NEW_JOB})
 def rerun_job(job: str, wanted: Rerun, parts: PartsDep) -> JobView:
     """Submit the same again, word for word, perhaps elsewhere."""
     again = submit.rerun(parts, parts.jobs.find(job), target=wanted.target, name=wanted.name)
@@ -170,7 +171,7 @@ def delete_job(job: str, parts: PartsDep) -> Response:
     return Response(status_code=204)
 
 
-@router.get("/{job}/streams")
+@router.get("/{job}/streams", responses={200: OF_STREAMS})
 def list_streams(
     job: str, parts: PartsDep, attempt: Annotated[int | None, Query(ge=1)] = None
 ) -> list[StreamView]:
@@ -214,7 +215,7 @@ async def read_logs(
     return StreamingResponse(chunks, media_type="application/octet-stream", headers=headers)
 
 
-@router.get("/{job}/outputs")
+@router.get("/{job}/outputs", responses={200: OF_OUTPUTS})
 def list_outputs(job: str, parts: PartsDep) -> list[Output]:
     """List the files a job has left so far: in outputs/ and logs/, and as artifacts of its run."""
     return left(parts, parts.jobs.find(job))

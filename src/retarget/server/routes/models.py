@@ -22,6 +22,7 @@ from retarget.core.models import (
 )
 from retarget.server.auth import PartsDep
 from retarget.server.bodies import BoundedRoute
+from retarget.server.links import OF_ALIAS, OF_FILES, OF_MODELS, OF_NEW_VERSION, OF_VERSION
 from retarget.server.routes.blobs import BYTES
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/models", tags=["models"])
@@ -65,7 +66,7 @@ class Meaning(BaseModel):
     version: Annotated[int, Field(ge=1, lt=2**31, strict=True)]
 
 
-@router.get("")
+@router.get("", responses={200: OF_MODELS})
 def list_models(parts: PartsDep) -> list[ModelView]:
     """List all models, by name, each with its newest version."""
     return [_view(model) for model in parts.models.list()]
@@ -85,13 +86,13 @@ def delete_model(name: str, parts: PartsDep) -> Response:
     return Response(status_code=204)
 
 
-@router.post("/{name}/versions", status_code=201)
+@router.post("/{name}/versions", status_code=201, responses={201: OF_NEW_VERSION})
 def register_version(name: str, wanted: Registration, parts: PartsDep) -> VersionView:
     """Make a version of a file or a folder that a job left; the model, too, if there is none."""
     return _version_view(models.register(parts, name, wanted))
 
 
-@router.get("/{name}/versions/{version}")
+@router.get("/{name}/versions/{version}", responses={200: OF_VERSION})
 def show_version(name: str, version: str, parts: PartsDep) -> VersionView:
     """Show a version, by its number, an alias, or `latest`."""
     return _version_view(_find(parts, name, version))
@@ -104,7 +105,7 @@ def delete_version(name: str, version: str, parts: PartsDep) -> Response:
     return Response(status_code=204)
 
 
-@router.get("/{name}/versions/{version}/files")
+@router.get("/{name}/versions/{version}/files", responses={200: OF_FILES})
 def list_version_files(name: str, version: str, parts: PartsDep) -> list[Output]:
     return models.files_of(parts, _find(parts, name, version))
 
@@ -125,7 +126,7 @@ def read_version_file(name: str, version: str, path: str, parts: PartsDep) -> Fi
     raise _no_file(found, files, path)
 
 
-@router.put("/{name}/aliases/{alias}")
+@router.put("/{name}/aliases/{alias}", responses={200: OF_ALIAS})
 def set_alias(name: str, alias: str, meaning: Meaning, parts: PartsDep) -> VersionView:
     """Point an alias at a version; it leaves the one that had it before."""
     check_model_name(name)

@@ -11,12 +11,13 @@ from retarget.core.states import JobState
 from retarget.core.targets import Target
 from retarget.server.auth import PartsDep
 from retarget.server.bodies import BoundedRoute
+from retarget.server.links import OF_TARGETS
 from retarget.server.views import KindView, TargetView, Used
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/targets", tags=["targets"])
 
 
-@router.get("")
+@router.get("", responses={200: OF_TARGETS})
 def list_targets(parts: PartsDep) -> list[TargetView]:
     return [_view(parts, target) for target in parts.targets.list()]
 

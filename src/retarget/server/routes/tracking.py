@@ -14,6 +14,7 @@ from retarget.core.states import JobState
 from retarget.core.tracking import Metric, Run, RunStatus
 from retarget.server.auth import PartsDep
 from retarget.server.bodies import BoundedRoute
+from retarget.server.links import OF_EXPERIMENTS, OF_TRACKING
 from retarget.store.overview import ExperimentSummary, RunOwner
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api", tags=["tracking"])
@@ -98,7 +99,7 @@ class ExperimentRuns(ExperimentView):
     newest: list[RunView]
 
 
-@router.get("/jobs/{job}/tracking")
+@router.get("/jobs/{job}/tracking", responses={200: OF_TRACKING})
 def show_tracking(job: str, parts: PartsDep) -> TrackingView:
     """Show what a job has logged: the latest point of each metric, params, tags."""
     run = parts.runs.get(parts.jobs.find(job).id)
@@ -131,7 +132,7 @@ def show_metric(job: str, key: str, parts: PartsDep, points: Points = 1000) -> S
     )
 
 
-@router.get("/experiments")
+@router.get("/experiments", responses={200: OF_EXPERIMENTS})
 def list_experiments(parts: PartsDep) -> list[ExperimentView]:
     """List experiments, deleted ones too; those where something happened last come first."""
     return [ExperimentView(**_summary(each)) for each in parts.overview.experiments()]
