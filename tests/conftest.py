@@ -10,9 +10,21 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 COMMAND = str(Path(sys.executable).parent / "retarget")
 Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+# No test of ours may depend on how busy the machine is. `make fuzz` takes the long profile.
+settings.register_profile("quick", settings(), deadline=None)
+settings.register_profile(
+    "fuzz",
+    deadline=None,
+    derandomize=False,
+    max_examples=1000,
+    suppress_health_check=list(HealthCheck),
+)
+settings.load_profile("quick")
 
 # A shell that runs the tests with `&` has them ignore these, and all they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

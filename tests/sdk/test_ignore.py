@@ -107,10 +107,13 @@ def test_each_kind_of_pattern_means_what_it_means_to_git(
 
 
 _PLAIN = ["a", "b", "ab", "a.b", "B", "é", "a b", "#a", "!a", "[a]", "a\\", "-", "]", " ", "a\t"]
-_NAMES = st.sampled_from(_PLAIN)
+_ODDER = ["1", "a1", "éa", "a*", "?", "^", "a ", "\u00a0", "日本", "a\r"]
+_NAMES = st.sampled_from(_PLAIN + _ODDER)
 _PATHS = st.lists(_NAMES, min_size=1, max_size=4).map("/".join)
 _WILD = """a b ab é B . * * ** ** ? [ab] [!a] [^a] [a-c] [b-] []a] [[:alpha:]] [[:upper:]b] [[:x:]]
-[a [\\]] [--a] [a-\\c] [/] / / / /**/ **/ /** \\a \\* \\[ \\ \\# # ! - ] a/b ./ //"""
+[a [\\]] [--a] [a-\\c] [/] / / / /**/ **/ /** \\a \\* \\[ \\ \\# # ! - ] a/b ./ //
+*** a** **b /**/**/ [[:digit:][:alpha:]] [^[:alnum:]] [[:space:]] [[:punct:]] [![:lower:]] [[:alpha]
+[é] [!é] é* 日 [a-é] [!]a] [^]] [] [!] [^-a] [a-a] [c-a] [\\a-\\c] [[a] [*] [?] \\? \\é \\/ ^ 1"""
 _PIECES = st.sampled_from([*_WILD.split(), " ", "\\ ", "\t"])
 _LINES = st.tuples(
     st.sampled_from(["", "", "", "!", "/", "!/", "\\"]),
@@ -130,7 +133,7 @@ _IGNORE_FILES = st.lists(st.one_of(_LINES, _PATHS), min_size=1, max_size=6).map(
     ),
     exclude=st.one_of(st.just(""), _IGNORE_FILES),
 )
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=2 * settings().max_examples, suppress_health_check=[HealthCheck.too_slow])
 def test_any_tree_under_any_rules_is_what_git_lists(
     shared_repository: Path, paths: set[str], ignores: dict[str, str], exclude: str
 ) -> None:

@@ -73,7 +73,7 @@ def read_server(home: Home) -> Found | None:
         return Found(*known)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, OverflowError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None  # half a file is no server: the lock decides
     except OSError as error:
         raise _unusable(home, error) from error
@@ -81,7 +81,7 @@ def read_server(home: Home) -> Found | None:
 
 def read_token(home: Home) -> str:
     try:
-        return home.token.read_text().strip()
+        return home.token.read_text("utf-8", "replace").strip()
     except OSError as error:
         raise ServerUnreachable(
             f"the server's token {home.token} cannot be read: {error.strerror}"

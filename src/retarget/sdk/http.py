@@ -373,7 +373,7 @@ def _error(response: http.client.HTTPResponse, body: bytes, other: str) -> Retar
     try:
         told = json.loads(body)
         return error_named(told["error"], f"{told['message']}{hint}", field=told.get("field"))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return RetargetError(f"the server answered {status} {reason} and did not say why")
 
 
@@ -381,5 +381,5 @@ def _decoded(response: http.client.HTTPResponse) -> Any:
     body = response.read()
     try:
         return json.loads(body) if body else None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ServerUnreachable("what answered there is not a Retarget server") from error

@@ -153,7 +153,7 @@ def _read(path: bytes, *, follow: bool = False) -> bytes | None:
             return file.read() if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
     except PermissionError as error:
         raise Invalid(f"{os.fsdecode(path)} cannot be read: {error.strerror}") from error
-    except OSError:
+    except (OSError, ValueError):  # the latter for a path with a NUL, which a .git file may give
         return None
 
 

@@ -1,0 +1,142 @@
+"""What the client reads: ignore files, environments, its server's files and answers."""
+
+import http.server
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from retarget.core.errors import RetargetError
+from retarget.core.home import Home
+from retarget.sdk.background import read_server, read_token
+from retarget.sdk.definitions import read_conda, read_pyproject
+from retarget.sdk.follow import labelled
+from retarget.sdk.http import Address, Connection, Elsewhere
+from retarget.sdk.ignore import IgnoreFile, walk
+from retarget.sdk.requirements import read_requirements
+from tests.fuzz.mutated import noise, noisy_text, read_or_refused
+
+
+def in_a_file(name: str, content: bytes, read: Callable[[Path], object]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_bytes(content)
+        read_or_refused(lambda: read(path))
+
+
+@given(
+    noise(b"*.log\n!keep.log\n/build/\nsrc/**/a[!b-d[:digit:]]\\ \n# no\n\\#yes\n", b"**/a/**\n")
+)
+def test_ignore_files(content: bytes) -> None:
+    rules = IgnoreFile(content)
+    for name in (b"a", b"keep.log", b"build", "é".encode(), b"x" * 300):
+        read_or_refused(lambda name=name: rules.verdict(b"src/" + name, name, is_folder=False))
+
+
+@given(noise(b"gitdir: ../.git/worktrees/a\n", b"gitdir: /nowhere\n"))
+def test_git_files_of_worktrees(content: bytes) -> None:
+    in_a_file(".git", content, lambda path: list(walk(os.fsencode(path.parent), _refuse)))
+
+
+@given(
+    noise(b"numpy>=2 ; python_version > '3.9'\n-r other.txt\n--index-url https://a/b\n-e .\n# c\n")
+)
+def test_requirements_files(content: bytes) -> None:
+    in_a_file("requirements.txt", content, read_requirements)
+
+
+@given(
+    noise(
+        b"name: x\nchannels: [conda-forge]\ndependencies:\n- python=3.12\n- pip:\n  - numpy\n",
+        b"a: &a [*a]\nb: !!python/object:os.system {}\nc: 2001-13-45\nd: 0b2\n? [x]\n: y\n",
+    )
+)
+def test_conda_files(content: bytes) -> None:
+    in_a_file("environment.yml", content, read_conda)
+
+
+@given(noise(b'[project]\nname = "x"\nrequires-python = ">=3.9"\ndependencies = ["numpy>=2"]\n'))
+def test_pyproject_files(content: bytes) -> None:
+    in_a_file("pyproject.toml", content, read_pyproject)
+
+
+@given(noise(b'{"pid":1,"url":"http://127.0.0.1:5","version":"0.1.0","started":1.5}', b"token"))
+def test_files_of_the_server(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        home = Home(Path(folder))
+        home.server_file.write_bytes(content)
+        home.token.write_bytes(content)
+        found = read_server(home)
+        assert found is None or isinstance(found.pid, int)
+        read_or_refused(lambda: Address("http://127.0.0.1:5", read_token(home)))
+
+
+@given(noisy_text("http://127.0.0.1:5000", "https://user@host:1/path?x#y", "http://[::1]:80"))
+def test_addresses(text: str) -> None:
+    read_or_refused(lambda: Address(text, "token"))
+
+
+@given(noise(b"\x1b[31ma line\r50%\r\nhalf", b"[rank 0] x\n\xff\n"))
+def test_logs_side_by_side(content: bytes) -> None:
+    pieces = [("output", content[:7]), ("rank-1", content), ("output", content[7:])]
+    list(labelled(iter(pieces)))  # type: ignore[arg-type]
+
+
+class Raw(http.server.BaseHTTPRequestHandler):
+    """Answers with bytes as they are: head, body and all."""
+
+    content = b""
+
+    def do_GET(self) -> None:
+        self.wfile.write(self.content)
+        self.close_connection = True
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[Connection]:
+    serving = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Raw)
+    thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    address = Address(f"http://127.0.0.1:{serving.server_port}", "token")
+    connection = Connection(Elsewhere(address), timeout=5)
+    yield connection
+    connection.close()
+    serving.shutdown()
+    serving.server_close()
+    thread.join()
+
+
+_BODY = json.dumps({"error": "NotFound", "message": "no such job", "field": None}).encode()
+_HEAD = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(_BODY)
+
+
+@given(
+    noise(
+        b"HTTP/1.1 200 OK\r\n" + _HEAD + _BODY,
+        b"HTTP/1.1 404 Not Found\r\n" + _HEAD + _BODY,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n[1]\r\n0\r\n\r\n",
+        b"HTTP/1.1 500 Oh\r\nContent-Length: 3000\r\n\r\n" + b"[" * 3000,
+    )
+)
+def test_answers_of_whatever_listens_there(connection: Connection, content: bytes) -> None:
+    Raw.content = content
+    read_or_refused(lambda: connection.get("/x"))
+    read_or_refused(lambda: streamed(connection))
+
+
+def streamed(connection: Connection) -> None:
+    with connection.stream("/x") as answer:
+        list(answer)
+
+
+def _refuse(path: bytes, error: OSError) -> None:
+    raise RetargetError(f"{path!r}: {error}")

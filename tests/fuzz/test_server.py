@@ -1,0 +1,107 @@
+"""What the server reads that is no plain JSON: frames of files, lines that scripts log, events."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from blake3 import blake3
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from retarget.blobs.folder import Blobs
+from retarget.control.decide import on_report
+from retarget.control.track import read
+from retarget.core.states import LIVE
+from retarget.server.frames import Body, take_blobs, take_outputs
+from retarget.server.routes.attempts import Events
+from tests.control.jobs import job
+from tests.fuzz.mutated import noise, read_or_refused
+
+
+@pytest.fixture(scope="module")
+def blobs(tmp_path_factory: pytest.TempPathFactory) -> Blobs:
+    return Blobs(tmp_path_factory.mktemp("blobs"))
+
+
+def frame(content: bytes) -> bytes:
+    return blake3(content).digest() + len(content).to_bytes(8, "big") + content
+
+
+def output(content: bytes, **header: Any) -> bytes:
+    head = json.dumps({"path": "outputs/é", "size": len(content)} | header).encode()
+    return len(head).to_bytes(4, "big") + head + content
+
+
+def nested(depth: int) -> bytes:
+    head = b"[" * depth
+    return len(head).to_bytes(4, "big") + head
+
+
+async def arriving(content: bytes, size: int) -> AsyncIterator[bytes]:
+    for at in range(0, len(content), size):
+        yield content[at : at + size]
+
+
+@given(noise(frame(b"abc") + frame(b""), frame(b"x" * 3000)), st.integers(1, 50))
+def test_frames_of_blobs(blobs: Blobs, content: bytes, size: int) -> None:
+    read_or_refused(lambda: asyncio.run(take_blobs(blobs, Body(arriving(content, size)))))
+    assert not list(blobs.root.glob("*.part"))
+
+
+@given(
+    noise(
+        output(b"abc") + output(b""),
+        output(b"", size=float("inf")),
+        nested(60_000),
+        output(b"", size="1"),
+    ),
+    st.integers(1, 50),
+)
+def test_frames_of_outputs(blobs: Blobs, content: bytes, size: int) -> None:
+    async def take() -> None:
+        async for file in take_outputs(blobs, Body(arriving(content, size))):
+            assert (blobs.path(file["digest"]).stat().st_size, type(file["path"])) == (
+                file["size"],
+                str,
+            )
+
+    read_or_refused(lambda: asyncio.run(take()))
+    assert not list(blobs.root.glob("*.part"))
+
+
+@given(
+    noise(
+        b'{"m":{"loss":0.5,"a":1e999},"s":3,"t":1700000000000}\n{"p":{"lr":"0.1"}}\n',
+        b'{"g":{"tag":"x"}}\n{"a":{"type":"table","path":"t.json"}}\n{"later":1}\n',
+    )
+)
+def test_lines_that_scripts_log(content: bytes) -> None:
+    logged, refused = read(content)
+    assert all(isinstance(each.value, float) for each in logged.metrics)
+    assert all(refused)
+
+
+@given(
+    noise(
+        json.dumps(
+            {
+                "events": [
+                    {"seq": 1, "at": 1.5, "kind": "preparing", "node": "n"},
+                    {"seq": 2, "at": 2, "kind": "exited", "reason": "", "exit_code": 0},
+                    {"seq": 3, "at": 2, "kind": "finished", "outcome": "failed", "gone": ["a"]},
+                ]
+            }
+        ).encode()
+    ),
+    st.sampled_from(sorted(LIVE)),
+)
+def test_events_of_runners(content: bytes, state: Any) -> None:
+    try:
+        events = Events.model_validate(json.loads(content)).events
+    except (ValueError, RecursionError, ValidationError):
+        return
+    for event in events:
+        read_or_refused(lambda event=event: on_report(job("a", state=state), event.model_dump()))
