@@ -120,6 +120,7 @@ def test_entries_that_would_write_over_each_other_are_refused(rows: list[object]
         file("a", size=True),
         file("a", size="1"),
         file("a", digest=1),
+        file("a", link="b"),
         {"path": 1},
         {"path": ["a"], "digest": _DIGEST},
         {},

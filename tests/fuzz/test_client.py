@@ -61,7 +61,12 @@ def test_conda_files(content: bytes) -> None:
     in_a_file("environment.yml", content, read_conda)
 
 
-@given(noise(b'[project]\nname = "x"\nrequires-python = ">=3.9"\ndependencies = ["numpy>=2"]\n'))
+@given(
+    noise(
+        b'[project]\nname = "x"\nrequires-python = ">=3.9"\ndependencies = ["numpy>=2"]\n',
+        b"[project]\ndependencies = " + b"9" * 5000,
+    )
+)
 def test_pyproject_files(content: bytes) -> None:
     in_a_file("pyproject.toml", content, read_pyproject)
 

@@ -117,6 +117,8 @@ def _check_path(path: str) -> None:
 
 
 def _check_link(entry: Entry) -> None:
+    if entry.digest or entry.size or entry.executable:
+        raise Invalid(f"snapshot: {entry.path!r} is a file and a link", field="snapshot")
     if "\0" in entry.link or not stays_inside(entry.path, entry.link):
         raise Invalid(
             f"snapshot: the link {entry.path!r} -> {entry.link!r} leaves the folder",
