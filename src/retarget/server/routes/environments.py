@@ -34,14 +34,14 @@ def show_environment(environment: str, parts: PartsDep) -> EnvironmentView:
     return _view(parts.environments.find(environment), environments.built(parts))
 
 
-@router.put("/{name}", responses={200: OF_ENVIRONMENT})
-def name_environment(name: str, definition: Environment, parts: PartsDep) -> EnvironmentView:
+@router.put("/{environment}", responses={200: OF_ENVIRONMENT})
+def name_environment(environment: str, definition: Environment, parts: PartsDep) -> EnvironmentView:
     """Register a definition under a name."""
-    check_name(name)
+    check_name(environment)
     if definition.kind != "system":
         raise Invalid("kind: only a system-managed environment can be registered", field="kind")
-    parts.environments.name(name, definition, parts.now())
-    return _view(parts.environments.find(name), environments.built(parts))
+    parts.environments.name(environment, definition, parts.now())
+    return _view(parts.environments.find(environment), environments.built(parts))
 
 
 @router.delete("/{environment}")
