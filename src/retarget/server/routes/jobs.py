@@ -12,7 +12,7 @@ from retarget.control import orders, submit
 from retarget.control.left import find_left, left
 from retarget.control.parts import Parts
 from retarget.core.errors import Invalid, NotFound
-from retarget.core.jobs import Attempt, Job, JobSpec, Move, Name, Output
+from retarget.core.jobs import Amount, Attempt, Job, JobSpec, Move, Name, Output
 from retarget.core.states import JobState
 from retarget.server import stream as streams
 from retarget.server.auth import PartsDep, StateDep
@@ -43,7 +43,7 @@ class Waiting(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     jobs: Annotated[list[str], Field(max_length=1000)]
-    timeout: Annotated[float, Field(ge=0, le=30)] = 0.0
+    timeout: Annotated[Amount, Field(ge=0, le=30)] = 0.0
 
 
 class Waited(BaseModel):
