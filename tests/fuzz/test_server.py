@@ -62,7 +62,7 @@ def test_frames_of_blobs(blobs: Blobs, content: bytes, size: int) -> None:
 )
 def test_frames_of_outputs(blobs: Blobs, content: bytes, size: int) -> None:
     async def take() -> None:
-        async for file in take_outputs(blobs, Body(arriving(content, size))):
+        async for file in take_outputs(blobs, Body(arriving(content, size)), str):
             assert (blobs.path(file["digest"]).stat().st_size, type(file["path"])) == (
                 file["size"],
                 str,
