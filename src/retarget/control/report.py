@@ -25,7 +25,8 @@ def take_events(parts: Parts, key: str, events: list[dict[str, Any]]) -> tuple[i
     """Take in the events not seen before. Return how many are, and whether to stop."""
     conflict = Conflict("the job keeps moving")
     for tried in range(_TRIES):
-        time.sleep(0.002 * tried)
+        if tried:
+            time.sleep(0.002 * tried)
         job, attempt = present(parts, key)
         try:
             job, confirmed = _take(parts, job, attempt, events)
