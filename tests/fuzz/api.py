@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ _ASKING = {  # phases, how many examples, how often a name that is there takes t
     "alone": ("examples,coverage,fuzzing", 220, 0.5),
     "chains": ("stateful", 1200, 0.1),
 }
+_started: list[subprocess.Popen[bytes]] = []
 _SCRIPT = """
 from retarget import track
 track.log(loss=0.5)
@@ -40,6 +42,7 @@ def main() -> int:
     asked = options.parse_args()
     if not _PROGRAM.exists():
         sys.exit(f"{_PROGRAM} is not installed: run scripts/test-parts.sh fuzz")
+    signal.signal(signal.SIGTERM, _leave)
     with tempfile.TemporaryDirectory(prefix="retarget-fuzz-") as name:
         return fuzz(Path(name), asked.cases, asked.seed)
 
@@ -56,8 +59,6 @@ def fuzz(folder: Path, cases: int, seed: int) -> int:
         done = [each.result() for each in asking]
         if None in done:
             return 1
-        for api, _ in servers.values():
-            _settle(api)
     total = sum(each or 0 for each in done)
     print(f"{total:,} cases over /openapi.json, none answered with what it does not say")
     return 0
@@ -88,25 +89,26 @@ def _prepared(folder: Path) -> Generator[tuple[Api, dict[str, str]]]:
         assert api.ask("POST", "/api/models/kept/versions", left).status == 201
         assert api.ask("PUT", "/api/models/kept/aliases/best", {"version": 1}).status == 200
         api.cleared()
-        held = api.submit("/bin/sleep", "3600", name="held")
+        held = api.submit("/bin/sleep", "1800", name="held")
         api.wait("held", "running")
         cpus = api.ask("GET", "/api/targets/local").json["facts"]["nodes"][0]["cpus"]
         first = [
-            api.submit("/bin/sleep", "3600", name=f"first-{number}", priority=1000, cpus=cpus)
+            api.submit("/bin/sleep", "1800", name=f"first-{number}", priority=1000, cpus=cpus)
             for number in range(2)
         ]
         spared = ["kept", *(job[key] for job in (done, held, *first) for key in ("id", "name"))]
         key = next((api.home / "targets/local/launches").iterdir()).name
-        yield (
-            api,
-            {
-                "FUZZ_TOKEN": api.token,
-                "FUZZ_ATTEMPT": key,
-                "FUZZ_ATTEMPT_TOKEN": attempt_token((api.home / "secret").read_bytes(), key),
-                "FUZZ_SPARED": json.dumps(spared),
-                "FUZZ_HOOKS": str(_HERE / "hooks.py"),
-            },
-        )
+        variables = {
+            "FUZZ_TOKEN": api.token,
+            "FUZZ_ATTEMPT": key,
+            "FUZZ_ATTEMPT_TOKEN": attempt_token((api.home / "secret").read_bytes(), key),
+            "FUZZ_SPARED": json.dumps(spared),
+            "FUZZ_HOOKS": str(_HERE / "hooks.py"),
+        }
+        try:
+            yield api, variables
+        finally:
+            _settle(api)
 
 
 def _ask(api: Api, variables: dict[str, str], name: str, seed: int) -> subprocess.Popen[bytes]:
@@ -116,13 +118,15 @@ def _ask(api: Api, variables: dict[str, str], name: str, seed: int) -> subproces
     command += [f"{api.url}/openapi.json", "--phases", phases, "--max-examples", examples]
     command += ["--seed", seed, "--report-json-path", folder / "report.json", "--warnings", "off"]
     with (folder / "log").open("wb") as log:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             list(map(str, command)),
             cwd=folder,
             env=os.environ | variables | {"FUZZ_SHARE": str(share)},
             stdout=log,
             stderr=subprocess.STDOUT,
         )
+    _started.append(process)
+    return process
 
 
 def _report(folder: Path, process: subprocess.Popen[bytes]) -> dict[str, Any]:
@@ -131,6 +135,13 @@ def _report(folder: Path, process: subprocess.Popen[bytes]) -> dict[str, Any]:
     said = (folder / "log").read_text(errors="replace")
     print(said if failed else "\n".join(re.findall(r".*(?:API Links|passed).*", said)))
     return json.loads((folder / "report.json").read_text())
+
+
+def _leave(*_: object) -> None:
+    """End what was started; jobs and servers are ended on the way out."""
+    for process in _started:
+        process.kill()
+    sys.exit(143)
 
 
 def _settle(api: Api) -> None:
