@@ -25,7 +25,8 @@ class Orders:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, self._terminated)
-        self._listen()
+        self._listens = False
+        self.look()
 
     @property
     def stopped(self) -> bool:
@@ -53,22 +54,29 @@ class Orders:
     def wake(self) -> None:
         _write(self._wake_write)
 
-    def _listen(self) -> None:
+    def listen(self) -> None:
+        """Hear orders as they come. Until then only those are known that were there before."""
+        if self._listens:
+            return
+        self._listens = True
         path = self._folder.file("orders")
         try:
             os.mkfifo(path, 0o600)
         except FileExistsError:
             pass
+        except OSError:
+            return  # no room for it: the server's answers tell of an order, too
         # Open for writing too: the end that reads then never sees an end of file.
         fifo = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        self._look()
+        self.look()
         threading.Thread(target=self._hear, args=(fifo,), daemon=True).start()
 
     def _hear(self, fifo: int) -> None:
         while os.read(fifo, 512):
-            self._look()
+            self.look()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """See whether the launch was told to stop."""
         if self._folder.has("cancel"):
             self.stop("canceled", "canceled")
 

@@ -123,6 +123,7 @@ class Runner:
             raise Stopped
         self._lay_out()
         self._python = self._interpreter()
+        self._orders.look()
         if self._orders.stopped:
             raise Stopped
 
@@ -362,7 +363,8 @@ class Runner:
         end(lambda: _look_thrice(self._launch["key"], ranks), grace, _reap_all)
 
     def _report_now(self) -> None:
-        """Start reporting. Late on purpose: its imports cost more than starting the script."""
+        """Report, and hear orders. Late on purpose: that costs more than starting the script."""
+        self._orders.listen()
         self._made_reporter().start()
 
     def _made_reporter(self) -> Any:
