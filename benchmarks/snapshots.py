@@ -11,13 +11,15 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from benchmarks.frame import CACHE, CONSOLE, OURS, Bar, Row, take_turns
+from benchmarks.frame import CACHE, CONSOLE, OURS, Bar, Refused, Row, take_turns
 from benchmarks.ours import Retarget, running
 from benchmarks.starting import timed_command
+from retarget.sdk.snapshot import scan
 
 _FILES = 20_000
 _SIZE = 1_000_000_000
 _READ = "read and hash"
+_COPY = "cp -r"
 
 
 def measure() -> Iterator[Row]:
@@ -31,13 +33,31 @@ def measure() -> Iterator[Row]:
             with running(place / f"home-{next(numbers)}") as retarget:
                 return _submit(retarget, folder)
 
-        turns = {OURS: cold, _READ: lambda: _read(folder), **_others(folder, place)}
-        what = f"submit a folder of {_FILES:,} files, 1 GB, for the first time"
+        others = _others(folder, place)
+        turns = {OURS: lambda: _take(folder, place), _READ: lambda: _read(folder), **others}
+        what = f"the snapshot of a folder of {_FILES:,} files, 1 GB, nothing known of it"
         yield Row(what, "s", take_turns(turns), bar=Bar(times=1 / 3, of=_READ))
+        first = {OURS: cold, _COPY: lambda: _copy(folder, place / f"copy-{next(numbers)}")}
+        yield Row("submit it for the first time: 1 GB is sent and stored", "s", take_turns(first))
         with running(place / "warm") as retarget:
             _submit(retarget, folder)
             again = {OURS: lambda: _submit(retarget, folder), **_again(folder, place)}
             yield Row("submit it again, unchanged", "s", take_turns(again, 5), bar=Bar(0.5))
+
+
+def _take(folder: Path, place: Path) -> float:
+    """Take a snapshot as a client does that has never seen the folder."""
+    with tempfile.TemporaryDirectory(dir=place) as cache:
+        began = time.perf_counter()
+        found = scan(folder, cache=Path(cache)).manifest
+        took = time.perf_counter() - began
+    if len(found.entries) != _FILES:
+        raise Refused(f"the snapshot has {len(found.entries)} files, not {_FILES}")
+    return took
+
+
+def _copy(folder: Path, to: Path) -> float:
+    return _run("cp", "-r", str(folder), str(to))
 
 
 def _submit(retarget: Retarget, folder: Path) -> float:

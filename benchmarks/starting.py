@@ -58,6 +58,7 @@ def measure() -> Iterator[Row]:
         (code / "MLproject").write_text(_PROJECT)
         with running(place / "home") as retarget:
             yield from _first_lines(retarget, code, place)
+            yield from _stages(retarget)
             yield from _commands(retarget, place)
             yield _environments(retarget)
 
@@ -102,6 +103,29 @@ def _first_lines(retarget: Retarget, code: Path, place: Path) -> Iterator[Row]:
     what = "submit to the first line of the script"
     yield Row(f"{what}, p50", "ms", halves, bar=Bar(100, times=1 / 8, of=BARE))
     yield Row(f"{what}, p95", "ms", highs)
+
+
+def _stages(retarget: Retarget) -> Iterator[Row]:
+    """Tell when each stage before the first line was reached, as `job show --timing` does."""
+    stages = {
+        "created": "placed on its target",
+        "preparing": "its runner has begun",
+        "starting": "code and environment are ready",
+        "started": "the script's process is there",
+    }
+    code = "import time; open('outputs/now', 'w').write(str(time.time()))"
+    reached: dict[str, list[float]] = {}
+    for _ in range(_ROUNDS * _TIMES):
+        began = time.time()
+        job = retarget.wait(retarget.submit("python", "-c", code)["name"])
+        (attempt,) = job["attempts"]
+        line = float(retarget.client.send(f"/api/jobs/{job['name']}/outputs/outputs/now"))
+        times = {"the server has it": job["created"]}
+        times |= {what: attempt[name] for name, what in stages.items()} | {"its first line": line}
+        for what, at in times.items():
+            reached.setdefault(what, []).append((at - began) * 1000)
+    for what, times in reached.items():
+        yield Row(f"submit until … {what}", "ms", {OURS: times})
 
 
 def _several(name: str, once: Callable[[], float]) -> Callable[[], list[float]]:

@@ -1,5 +1,6 @@
 """Processes on the machine the server runs on."""
 
+import atexit
 import fcntl
 import json
 import os
@@ -178,6 +179,7 @@ class _Nursery:
         self._turn = threading.Lock()
         self._door: socket.socket | None = None
         self._made_for: tuple[int, dict[str, str]] = (0, {})
+        atexit.register(self._close)
 
     def start_runner(self, zipapp: Path, folder: Path, lock: int, log: int) -> None:
         with self._turn:
@@ -186,10 +188,13 @@ class _Nursery:
                 with suppress(OSError):  # it was killed
                     nursery.ask(self._door, str(folder), lock, log)
                     return
-            if self._door is not None:
-                self._door.close()
+            self._close()
             self._door, self._made_for = self._open(zipapp, now[1]), now
             nursery.ask(self._door, str(folder), lock, log)
+
+    def _close(self) -> None:
+        if self._door is not None:
+            self._door.close()
 
     def _open(self, zipapp: Path, env: dict[str, str]) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
