@@ -80,9 +80,9 @@ def test_what_forks_the_runners_may_be_killed_at_any_moment(arena: Arena) -> Non
     """Those it has forked live on, and one that it did not come to fork is started by the next."""
     held = arena.submit("hold")
     arena.wait_for(held, "running")
-    jobs = [arena.submit("quick") for _ in range(12)]
-    for pause in (0.0, 0.1, 0.2, 0.3, 0.4):
-        eventually(arena.nurseries, "there is one")
+    jobs: list[Submitted] = []
+    for pause in (0.0, 0.02, 0.05, 0.1, 0.2, 0.4):
+        jobs += [arena.submit("quick") for _ in range(2)]
         time.sleep(pause)
         kill_together(arena.nurseries())
     arena.open_gate(held)

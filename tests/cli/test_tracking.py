@@ -343,17 +343,13 @@ def test_nothing_that_was_logged_steers_the_terminal(
     job = ran("night", {"acc": [1.0]}, {"evil": evil, "more": "é"})
     ran("other", {}, {"evil": "x"})
     job.register_model("iris", "outputs", description=evil, tags={"evil": evil})
-    connection = Workspace()._connection  # pyright: ignore[reportPrivateUsage]
-    connection.post("/api/2.0/mlflow/experiments/create", {"name": f"e{evil}"})
     for args in (
         ("job", "show", "night"),
         ("job", "show", "night", "--json"),
         ("job", "compare", "night", "other"),
         ("job", "compare", "night", "other", "--csv"),
-        ("experiment", "list"),
         ("experiment", "show", "Default"),
         ("experiment", "show", "Default", "--csv"),
-        ("experiment", "show", f"e{evil}"),
         ("experiment", "show", evil),
         ("model", "list"),
         ("model", "show", "iris"),

@@ -338,5 +338,5 @@ def test_an_attempt_tells_when_each_stage_was_reached(api: Api) -> None:
     order = ["created", "preparing", "starting", "started", "exited", "ended"]
     times = [job["created"], *(attempt[stage] for stage in order)]
     assert times == sorted(times)
-    assert attempt["started"] < attempt["output"] < attempt["exited"]
+    assert attempt["started"] < attempt["output"] < attempt["ended"]
     assert attempt["created"] < attempt["launched"] < attempt["ended"]

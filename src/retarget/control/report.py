@@ -51,22 +51,27 @@ def present(parts: Parts, key: str) -> tuple[Job, Attempt]:
 def _take(
     parts: Parts, before: Job, attempt: Attempt, events: list[dict[str, Any]]
 ) -> tuple[Job, int]:
-    """Take in all of them at once, or nothing."""
+    """Take in all of them in one write, or raise Conflict: then some may be taken in, in order."""
     job, now, moves = before, parts.now(), list[Moved]()
     change: AttemptChange = {"heard": now, "confirmed": attempt.confirmed}
     for event in events:
         if event["seq"] != change["confirmed"] + 1:
             continue  # seen already, or after a gap: it comes again
+        verdict = on_report(job, event)
+        if verdict is not None and verdict.event in _ENDS and attempt.handle is None:
+            # ended now, what it left on its target would never be found and cleared away
+            _write(parts, before, attempt, moves, change)
+            raise Conflict("its launch is not written down yet; report again")
         change["confirmed"] += 1
         if event["kind"] in _TIMED:
             change[_TIMED[event["kind"]]] = event["at"]
-        verdict = on_report(job, event)
         if verdict is not None:
             job = _after(job, verdict, event, now)
             moves.append(Moved(verdict.event, job))
         if verdict is not None and verdict.event in _ENDS:
             change |= {"ended": now, "exit_code": verdict.exit_code, "reason": event["reason"]}
-            _close(parts, before, attempt, event)
+            if gone := event.get("gone"):
+                parts.outputs.remove(before.id, before.attempt, *gone)
             break  # what comes after the end is of no attempt
     _write(parts, before, attempt, moves, change)
     return job, change["confirmed"]
@@ -77,14 +82,6 @@ def _after(job: Job, verdict: Verdict, event: dict[str, Any], now: float) -> Job
     return job.after(
         verdict.event, reason=verdict.reason, now=now, exit_code=verdict.exit_code, started=started
     )
-
-
-def _close(parts: Parts, job: Job, attempt: Attempt, event: dict[str, Any]) -> None:
-    if attempt.handle is None:
-        # ended now, what it left on its target would never be found and cleared away
-        raise Conflict("its launch is not written down yet; report again")
-    if gone := event.get("gone"):
-        parts.outputs.remove(job.id, job.attempt, *gone)
 
 
 def _write(
