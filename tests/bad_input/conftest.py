@@ -20,6 +20,10 @@ from tests.server.conftest import Answer, Api, serving
 
 Cli = Callable[..., "Done"]
 
+# Python remembers an encoding that it could not load once, as in a folder that has vanished, for
+# all the tests that come after; here it is loaded before.
+"retarget".encode("idna")
+
 
 @dataclass(frozen=True)
 class Done:

@@ -242,7 +242,7 @@ def _limits(view: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _attempts(job: "Job", now: float) -> Table | None:
+def _attempts(job: "Job", now: float) -> Table | Text | None:
     attempts = job.attempts
     if not attempts:
         return None
@@ -277,7 +277,7 @@ def _history(job: "Job") -> Table:
     return table
 
 
-def section(title: str, table: Table | None) -> None:
+def section(title: str, table: Table | Text | None) -> None:
     if table is not None:
         tell("")
         show(Text(title, "bold"))

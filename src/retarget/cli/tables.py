@@ -21,12 +21,15 @@ def new_table(
     flexible: str,
     optional: Sequence[str] = (),
     wrap: bool = False,
-) -> Table:
+) -> Table | Text:
     """Return a plain table in which only `flexible` is cut, or wrapped with `wrap`.
 
-    Of the `optional` columns those named first go first on a screen that is too narrow.
+    Of the `optional` columns those named first go first on a screen that is too narrow. Where there
+    is no screen, nothing is cut: then it is laid out here, which is faster.
     """
     columns = {title: [_text(row[at]) for row in rows] for at, title in enumerate(titles)}
+    if not sys.stdout.isatty():
+        return Text(_laid_out(columns))
     for title in optional:
         if _too_wide(columns, flexible):
             del columns[title]
@@ -59,13 +62,20 @@ def _text(cell: Cell) -> Text:
     return Text(visible(" ".join(cell.split())))
 
 
+def _laid_out(columns: dict[str, list[Text]]) -> str:
+    filled = [
+        [title.ljust(width := _width(title, cells))]
+        + [cell.plain + " " * (width - cell.cell_len) for cell in cells]
+        for title, cells in columns.items()
+    ]
+    return "\n".join((" " * _GAP).join(row).rstrip() for row in zip(*filled, strict=True))
+
+
 def _width(title: str, cells: Sequence[Text]) -> int:
     return max([len(title), *(cell.cell_len for cell in cells)])
 
 
 def _too_wide(columns: dict[str, list[Text]], flexible: str) -> bool:
-    if not sys.stdout.isatty():
-        return False
     widths = {title: _width(title, cells) for title, cells in columns.items()}
     widths[flexible] = min(widths[flexible], _READABLE)
     return sum(widths.values()) + _GAP * (len(widths) - 1) > console().width

@@ -71,9 +71,14 @@ def console(*, err: bool = False) -> "Console":
 
 def show(what: "RenderableType") -> None:
     """Write a result laid out by Rich; where no screen is, without blanks that end a line."""
+    from rich.text import Text
+
     screen = console()
     if sys.stdout.isatty():
         screen.print(what, crop=False)
+        return
+    if isinstance(what, Text):
+        tell(what.plain)
         return
     with screen.capture() as caught:
         screen.print(what)
