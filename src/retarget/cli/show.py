@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
 from rich.text import Text
 
 from retarget.cli.numbers import show_number
@@ -16,6 +15,8 @@ from retarget.core.states import JobState
 from retarget.core.units import show_amount, show_duration, show_memory
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from retarget.sdk.jobs import Job
     from retarget.sdk.records import Attempt, Output, Why
     from retarget.sdk.timing import Stage
@@ -134,8 +135,10 @@ def when(seconds: float | None) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def pairs(rows: Sequence[tuple[str, str | Text]]) -> Table:
+def pairs(rows: Sequence[tuple[str, str | Text]]) -> "Table":
     """Return what is known of one thing, a line each; empty ones are left out."""
+    from rich.table import Table
+
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -152,7 +155,7 @@ def _row(job: "Job", now: float) -> list[Cell]:
     return [*about, ago(now - view["created"]), took(view, now), job.reason]
 
 
-def _facts(job: "Job", now: float) -> Table:
+def _facts(job: "Job", now: float) -> "Table":
     view = job.to_json()
     code = "" if job.exit_code is None else str(job.exit_code)
     return pairs(
@@ -177,7 +180,7 @@ def _facts(job: "Job", now: float) -> Table:
     )
 
 
-def _logged(job: "Job") -> Table | None:
+def _logged(job: "Job") -> "Table | None":
     told = job.tracking()
     tags = {key: value for key, value in told.tags.items() if not key.startswith("mlflow.")}
     if not (told.metrics or told.params or tags or told.models):
@@ -242,7 +245,7 @@ def _limits(view: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _attempts(job: "Job", now: float) -> Table | Text | None:
+def _attempts(job: "Job", now: float) -> "Table | Text | None":
     attempts = job.attempts
     if not attempts:
         return None
@@ -257,7 +260,9 @@ def _attempt(each: "Attempt", now: float) -> list[Cell]:
     return [str(each.number), each.target, when(each.started), length, code, each.reason]
 
 
-def outputs_table(outputs: "Sequence[Output]") -> Table:
+def outputs_table(outputs: "Sequence[Output]") -> "Table":
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(overflow="fold")
     table.add_column(justify="right", no_wrap=True)
@@ -267,7 +272,9 @@ def outputs_table(outputs: "Sequence[Output]") -> Table:
     return table
 
 
-def _history(job: "Job") -> Table:
+def _history(job: "Job") -> "Table":
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, min_width=len("2026-01-01 00:00:00"))
     table.add_column(no_wrap=True, min_width=max(len(state.value) for state in JobState))
@@ -277,7 +284,7 @@ def _history(job: "Job") -> Table:
     return table
 
 
-def section(title: str, table: Table | Text | None) -> None:
+def section(title: str, table: "Table | Text | None") -> None:
     if table is not None:
         tell("")
         show(Text(title, "bold"))

@@ -2,11 +2,14 @@
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
 from retarget.cli.terminal import console, visible
+
+if TYPE_CHECKING:  # only a screen needs it
+    from rich.table import Table
 
 _GAP = 2
 _READABLE = 16  # columns that the flexible one is worth keeping others out for
@@ -21,7 +24,7 @@ def new_table(
     flexible: str,
     optional: Sequence[str] = (),
     wrap: bool = False,
-) -> Table | Text:
+) -> "Table | Text":
     """Return a plain table in which only `flexible` is cut, or wrapped with `wrap`.
 
     Of the `optional` columns those named first go first on a screen that is too narrow. Where there
@@ -30,6 +33,8 @@ def new_table(
     columns = {title: [_text(row[at]) for row in rows] for at, title in enumerate(titles)}
     if not sys.stdout.isatty():
         return Text(_laid_out(columns))
+    from rich.table import Table
+
     for title in optional:
         if _too_wide(columns, flexible):
             del columns[title]

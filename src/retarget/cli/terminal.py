@@ -73,12 +73,12 @@ def show(what: "RenderableType") -> None:
     """Write a result laid out by Rich; where no screen is, without blanks that end a line."""
     from rich.text import Text
 
+    if isinstance(what, Text) and not sys.stdout.isatty():
+        tell(what.plain)
+        return
     screen = console()
     if sys.stdout.isatty():
         screen.print(what, crop=False)
-        return
-    if isinstance(what, Text):
-        tell(what.plain)
         return
     with screen.capture() as caught:
         screen.print(what)
