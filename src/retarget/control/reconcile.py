@@ -174,8 +174,8 @@ class Loop:
     # -- launching
 
     def _launch(self, pairs: Sequence[Pair]) -> None:
-        for pair in pairs:
-            self._in_background(pair[1].key, lambda pair=pair: self._try(*pair))
+        for _, attempt in pairs:
+            self._in_background(attempt.key, lambda key=attempt.key: self._try(key))
 
     def _in_background(self, key: str, work: Callable[[], object]) -> None:
         if key not in self._busy:
@@ -192,13 +192,12 @@ class Loop:
         finally:
             self._busy.discard(key)
 
-    def _try(self, job: Job, attempt: Attempt) -> None:
+    def _try(self, key: str) -> None:
         """Launch an attempt, or launch it again: a new server's address reaches it like this."""
-        if attempt.handle is not None:  # without one it cannot have ended
-            try:
-                job, attempt = present(self._parts, attempt.key)
-            except Gone:
-                return  # it ended while this was waiting for its turn
+        try:
+            job, attempt = present(self._parts, key)
+        except Gone:
+            return  # it ended while this was waiting for its turn
         try:
             handle = self._give(job, attempt)
         except LaunchRejected as error:
@@ -208,8 +207,8 @@ class Loop:
         else:
             if attempt.handle != handle:
                 told: AttemptChange = {"handle": handle, "launched": self._parts.now()}
-                self._parts.jobs.change_attempt(attempt.key, told)
-            self._adopted.add(attempt.key)
+                self._parts.jobs.change_attempt(key, told)
+            self._adopted.add(key)
             if job.state is JobState.CANCELING:
                 self._parts.wake()
 

@@ -99,7 +99,7 @@ class Reporter:
         logs = [os.path.join(streams, name) for name in os.listdir(streams)]
         left = _LITTLE
         for path in chain(logs, self._files.values(), self._collector.paths()):
-            left -= _EACH + _size(path)
+            left -= _EACH + _size(os.path.join(self._folder.work, path))
             if left < 0:
                 return False
         return True
