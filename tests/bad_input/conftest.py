@@ -16,7 +16,7 @@ import pytest
 from retarget.cli import main
 from retarget.core.snapshots import is_digest
 from retarget.sdk.workspace import Workspace
-from tests.server.conftest import Answer, Api, serving
+from tests.server.conftest import Answer, Api, serving_tests
 
 Cli = Callable[..., "Done"]
 
@@ -45,14 +45,8 @@ class Done:
 @pytest.fixture(scope="session")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """One server for all: what it refuses leaves nothing behind. It never makes a mistake."""
-    home = tmp_path_factory.mktemp("home")
-    with serving(home, RETARGET_POLL_SECONDS="0.2") as api:
+    with serving_tests(tmp_path_factory.mktemp("home")) as api:
         yield api
-        for job in api.ask("GET", "/api/jobs", limit=1000).json:
-            if job["ended"] is None:
-                api.ask("POST", f"/api/jobs/{job['name']}/cancel")
-                api.wait(job["name"])
-        api.cleared()
 
 
 @pytest.fixture

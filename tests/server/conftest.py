@@ -99,10 +99,9 @@ def serving(
         assert "Traceback" not in said, said
 
 
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """One server for all tests of a module; when they end, nothing of theirs runs any more."""
-    home = tmp_path_factory.mktemp("home")
+@contextmanager
+def serving_tests(home: Path) -> Generator[Api]:
+    """Run a server for many tests; when they end, nothing of theirs runs any more."""
     with serving(home, RETARGET_POLL_SECONDS="0.2") as api:
         yield api
         for job in api.ask("GET", "/api/jobs", limit=1000).json:
@@ -110,6 +109,13 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
                 api.ask("POST", f"/api/jobs/{job['name']}/cancel")
                 api.wait(job["name"])
         api.cleared()
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """One server for all tests of a module."""
+    with serving_tests(tmp_path_factory.mktemp("home")) as api:
+        yield api
 
 
 @pytest.fixture
