@@ -282,7 +282,7 @@ class Arena:
         return [each for each in self.processes() if each.command[4:6] == tail]
 
     def nurseries(self) -> list[Process]:
-        """List what forks runners for the server."""
+        """List what forks runners for the server, and the runners that wait there for work."""
         return [each for each in self.processes() if each.command[4:5] == ("nursery",)]
 
     def scripts(self, job: Submitted) -> list[Process]:
@@ -369,8 +369,10 @@ class Arena:
         return self._server is not None and process.pid == self._server.pid
 
     def _is_its_nursery(self, process: Process) -> bool:
-        alive = self._server is not None and process.parent == self._server.pid
-        return alive and process in self.nurseries()
+        nurseries = self.nurseries()
+        server = self._server.pid if self._server is not None else 0
+        first = [each.pid for each in nurseries if each.parent == server]
+        return process in nurseries and process.parent in (server, *first)
 
     def _is_ready(self) -> bool:
         assert self._server is not None

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -314,6 +315,73 @@ class TestSurroundings(OnThisMachine, Bench):
         (tmp_path / "file").touch()
         with pytest.raises(TargetUnreachable, match="cannot make"):
             connect_to("local", {"root": str(tmp_path / "file" / "root")}).check()
+
+
+class TestRunnersThatComeBack(OnThisMachine, Bench):
+    """A runner whose script ended at once sees to the next launch, too."""
+
+    def test_one_whose_script_ended_at_once_takes_the_next_launch(
+        self, driver: Driver, receiver: Receiver
+    ) -> None:
+        self.come_back(driver, receiver)
+
+    def test_each_launch_has_its_own_surroundings(self, driver: Driver, receiver: Receiver) -> None:
+        pid = self.come_back(driver, receiver, env={"SECRET": "of the first"})
+        fresh = 'import os, sys; print(os.getcwd(), os.environ.get("SECRET"))'
+        launch = self.launch_of(receiver, sys.executable, "-S", "-c", fresh)
+        heard = self.run(driver, receiver, launch)
+        assert heard.stream() == f"{self.root}/launches/{launch.key}/work None\n".encode()
+        self.see(lambda: not self.alive(pid) or os.readlink(f"/proc/{pid}/cwd") == "/")
+
+    def test_nothing_piles_up_in_it(self, driver: Driver, receiver: Receiver) -> None:
+        def opened() -> int:
+            pid = self.come_back(driver, receiver)
+            self.see(lambda: not self.alive(pid) or self.rests(pid))
+            return len(os.listdir(f"/proc/{pid}/fd")) if self.alive(pid) else 0
+
+        self.see(lambda: opened() == opened() != 0)
+
+    def test_one_that_is_killed_while_it_rests_is_not_missed(
+        self, driver: Driver, receiver: Receiver
+    ) -> None:
+        pid = self.come_back(driver, receiver)
+        self.see(lambda: not self.alive(pid) or self.rests(pid))
+        if self.alive(pid):
+            self.kill(pid)
+            self.see(lambda: not self.alive(pid))
+        assert self.run_shell(driver, receiver, "echo hi").stream() == b"hi\n"
+
+    def test_one_that_was_told_to_stop_does_not_come_back(
+        self, driver: Driver, receiver: Receiver
+    ) -> None:
+        """Whoever told it may kill it yet, when it seems to hang."""
+        launch = self.launch_of(receiver, "sh", "-c", "echo hi; sleep 60")
+        handle = driver.launch(launch)
+        self.hear_line(receiver, launch)
+        (pid,) = self.runner_pids(handle)
+        driver.cancel(handle)
+        self.finish(driver, handle)
+        self.see(lambda: not self.alive(pid))
+
+    def come_back(self, driver: Driver, receiver: Receiver, **more: Any) -> int:
+        """Launch until one runner was given two of them; return its pid."""
+        pids = [0, 0]
+
+        def again() -> bool:
+            pids.append(self._launch_one(driver, receiver, **more))
+            return pids[-1] == pids[-2]
+
+        self.see(again)
+        return pids[-1]
+
+    def rests(self, pid: int) -> bool:
+        return b"nursery" in _read(Path(f"/proc/{pid}/cmdline")).split(b"\0")
+
+    def _launch_one(self, driver: Driver, receiver: Receiver, **more: Any) -> int:
+        launch = self.launch_of(receiver, "true", **more)
+        heard = self.run(driver, receiver, launch)
+        assert heard.finished["exit_code"] == 0
+        return next(int(event["pid"]) for event in heard.events if event["kind"] == "preparing")
 
 
 class TestForgetting:

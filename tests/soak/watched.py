@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from retarget import Workspace
-from tests.chaos.processes import Process, processes
+from tests.chaos.processes import processes
 
 _PATIENCE = 60.0
 
@@ -69,14 +69,13 @@ class Watched:
             *(self.home / "uploads").glob("*"),
         ]
         running = [each for each in processes() if each.is_alive and each.names(self.home)]
-        known = (self.process.pid, os.getpid())
-        others = [each for each in running if each.pid not in known and not self._is_nursery(each)]
+        known = {self.process.pid, os.getpid()}
+        # what the server starts runners from, and those that wait there for work
+        for _ in range(2):
+            nurseries = [each for each in running if each.command[4:5] == ("nursery",)]
+            known |= {each.pid for each in nurseries if each.parent in known}
+        others = [each for each in running if each.pid not in known]
         return [str(path.relative_to(self.home)) for path in found] + [str(each) for each in others]
-
-    def _is_nursery(self, process: Process) -> bool:
-        """Tell whether this is what the server starts runners from; it ends with the server."""
-        is_one = process.command[4:5] == ("nursery",)
-        return is_one and process.parent == self.process.pid and self.process.poll() is None
 
     def said(self) -> list[str]:
         """Return what the server complained of."""

@@ -10,7 +10,8 @@ def main(argv: list[str]) -> int:
     if argv[:1] == ["run"] and len(argv) in (2, 3):
         from retarget.runner.supervise import supervise
 
-        return supervise(argv[1], int(argv[2]) if len(argv) == 3 else None)
+        supervise(argv[1], int(argv[2]) if len(argv) == 3 else None)
+        return 0
     if argv[:1] == ["nursery"] and len(argv) == 3:
         from retarget.runner.nursery import tend
 

@@ -114,6 +114,9 @@ class Journal:
         self.events.append(event)
         return event
 
+    def close(self) -> None:
+        os.close(self._file)
+
     def find(self, kind: str) -> dict[str, Any] | None:
         """Return the last event of this kind."""
         return next((event for event in reversed(self.events) if event["kind"] == kind), None)

@@ -1,8 +1,9 @@
-"""Where runners come from: a process with all of a runner loaded, which forks one for each launch.
+"""Where runners come from: a process with all of a runner loaded, which forks them.
 
-Starting Python and loading the runner takes longer than most of what a runner does; a fork takes
-two milliseconds. It is told through a socket whose other end the driver's process holds, and ends
-when that process does, however it does. The runners live on.
+Starting Python and loading the runner takes longer than most of what a runner does. It is told of
+a launch through a socket whose other end the driver's process holds, and ends when that process
+does, however it does. Its runners live on. One whose script ended at once is as good as new, and
+comes back for the next launch: the fork and what follows it cost more than such a launch does.
 """
 
 from __future__ import annotations
@@ -10,17 +11,22 @@ from __future__ import annotations
 import array
 import gc
 import os
+import select
 import signal
 import socket
 import sys
+import time
 from importlib import import_module
 
 TYPE_CHECKING = False  # `typing` itself takes 6 ms to import
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from typing import NoReturn, Tuple
+
+    Order = Tuple[str, int, int]  # the folder of a launch, its lock and its runner's log
 
 _ROOM = "-" * 4200  # where a runner writes what `ps` shall show of it: a path is 4096 at most
 _LONGEST = 8192
+_REST = 10.0  # seconds that a runner without work is kept
 _COMMAND = [sys.executable, "-I", "-S", sys.argv[0]]
 
 
@@ -30,38 +36,114 @@ def command(python: str, zipapp: str, descriptor: int) -> list[str]:
 
 
 def ask(door: socket.socket, folder: str, lock: int, log: int) -> None:
-    """Have a runner started on a folder, with its lock taken already. OSError: nobody is there.
+    """Have a runner work on a folder, with its lock taken already. OSError: nobody is there.
 
-    Nothing is answered. Should the nursery end before it has forked, the lock comes free, and that
-    is how it is noticed.
+    Nothing is answered. Should whoever has been told end before it begins, the lock comes free, and
+    that is how it is noticed.
     """
     descriptors = array.array("i", [lock, log]).tobytes()
     passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)]
     door.sendmsg([os.fsencode(folder)], passed, socket.MSG_NOSIGNAL)
 
 
+def _hear(door: socket.socket) -> Order | None:
+    """Return what was asked next; None when nobody is there any more."""
+    room = socket.CMSG_SPACE(2 * array.array("i").itemsize)
+    folder, passed, _, _ = door.recvmsg(_LONGEST, room, socket.MSG_CMSG_CLOEXEC)
+    if not folder:
+        return None
+    lock, log = array.array("i", passed[0][2])
+    return os.fsdecode(folder), lock, log
+
+
 def tend(descriptor: int) -> int:
-    """Fork a runner for each folder that comes through the socket, until its other end closes."""
+    """Have a runner work on each folder that comes through the socket, until it closes."""
     _load()
     _show([*_COMMAND, "nursery"])
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended: none is a zombie
-    door = socket.socket(fileno=descriptor)
     gc.collect()
     gc.freeze()  # what is loaded stays shared with all of them
-    while True:
-        room = socket.CMSG_SPACE(2 * array.array("i").itemsize)
-        folder, passed, _, _ = door.recvmsg(_LONGEST, room, socket.MSG_CMSG_CLOEXEC)
-        if not folder:
-            return 0
-        lock, log = array.array("i", passed[0][2])
+    nursery = _Nursery(socket.socket(fileno=descriptor))
+    while nursery.look():
+        pass
+    return 0
+
+
+class _Nursery:
+    """Each runner has a socket to it. Only here is it known which of them are free."""
+
+    def __init__(self, door: socket.socket) -> None:
+        self._door = door
+        self._runners: dict[int, socket.socket] = {}
+        self._free: dict[int, float] = {}  # since when; the last one came back last
+        self._poll = select.poll()
+        self._poll.register(door, select.POLLIN)
+
+    def look(self) -> bool:
+        """Wait until something happens and see to it; False when the door has closed."""
+        ready = [number for number, _ in self._poll.poll(1000 if self._free else None)]
+        for number in ready:
+            if number != self._door.fileno():
+                self._hear_from(number)
+        if self._door.fileno() in ready:
+            order = _hear(self._door)
+            if order is None:
+                return False
+            self._give(order)
+        for number, since in list(self._free.items()):
+            if time.monotonic() - since > _REST:
+                self._dismiss(number)
+        return True
+
+    def _hear_from(self, number: int) -> None:
         try:
-            if os.fork() == 0:
-                door.close()
-                _become(os.fsdecode(folder), lock, log)
+            is_free = self._runners[number].recv(1)
+        except OSError:
+            is_free = b""
+        if is_free:
+            self._free[number] = time.monotonic()
+        else:
+            self._dismiss(number)
+
+    def _dismiss(self, number: int) -> None:
+        self._poll.unregister(number)
+        self._free.pop(number, None)
+        self._runners.pop(number).close()
+
+    def _give(self, order: Order) -> None:
+        _, lock, log = order
+        try:
+            if not self._give_to_a_free_one(order):
+                self._fork(order)
         except OSError as error:
             os.write(log, f"no runner could be started: {error.strerror}\n".encode())
         os.close(lock)
         os.close(log)
+
+    def _give_to_a_free_one(self, order: Order) -> bool:
+        while self._free:
+            number, _ = self._free.popitem()
+            try:
+                ask(self._runners[number], *order)
+                return True
+            except OSError:
+                self._dismiss(number)  # it was killed
+        return False
+
+    def _fork(self, order: Order) -> None:
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            try:
+                is_runner = os.fork() == 0
+            except OSError:
+                ours.close()
+                raise
+            if is_runner:
+                for each in (self._door, ours, *self._runners.values()):
+                    each.close()
+                _become(its, order)
+        self._runners[ours.fileno()] = ours
+        self._poll.register(ours, select.POLLIN)
 
 
 def _load() -> None:
@@ -72,28 +154,38 @@ def _load() -> None:
         import_module(name)
 
 
-def _become(folder: str, lock: int, log: int) -> NoReturn:
+def _become(nursery: socket.socket, order: Order | None) -> NoReturn:
     """Be a runner, as one that was started with a command of its own."""
     code = 1
     try:
-        from retarget.runner.supervise import supervise
-
         os.setsid()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         nothing = os.open(os.devnull, os.O_RDONLY)
-        for descriptor, number in ((nothing, 0), (log, 1), (log, 2)):
-            os.dup2(descriptor, number)
+        os.dup2(nothing, 0)
         os.close(nothing)
-        os.close(log)
-        os.chdir(folder)
-        _show([*_COMMAND, "run", folder, str(lock)])
-        code = supervise(folder, lock)
+        while order is not None and _work(*order):
+            _show([*_COMMAND, "nursery"])
+            nursery.send(b"f")
+            order = _hear(nursery)
+        code = 0
     except BaseException:  # noqa: BLE001 - the edge of the process
         import traceback
 
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _work(folder: str, lock: int, log: int) -> bool:
+    """See to a launch. True: this process is as it was before."""
+    from retarget.runner.supervise import supervise
+
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number in (1, 2):
+        os.dup2(log, number)
+    os.close(log)
+    os.chdir(folder)
+    _show([*_COMMAND, "run", folder, str(lock)])
+    return supervise(folder, lock)
 
 
 def _show(words: list[str]) -> None:

@@ -25,7 +25,7 @@ class Orders:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, self._terminated)
-        self._listens = False
+        self.listens = False
         self.look()
 
     @property
@@ -56,9 +56,9 @@ class Orders:
 
     def listen(self) -> None:
         """Hear orders as they come. Until then only those are known that were there before."""
-        if self._listens:
+        if self.listens:
             return
-        self._listens = True
+        self.listens = True
         path = self._folder.file("orders")
         try:
             os.mkfifo(path, 0o600)
@@ -70,6 +70,13 @@ class Orders:
         fifo = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self.look()
         threading.Thread(target=self._hear, args=(fifo,), daemon=True).start()
+
+    def close(self) -> None:
+        """Hear no more. Not after `listen`: a thread would go on."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for descriptor in (self._stop_read, self._stop_write, self.wake_read, self._wake_write):
+            os.close(descriptor)
 
     def _hear(self, fifo: int) -> None:
         while os.read(fifo, 512):

@@ -74,7 +74,7 @@ class Reporter:
         except Over:
             return True
         finally:
-            self._server.close()
+            self._server.keep()
 
     def _send_everything(self) -> None:
         self._scan_logs()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import select
 from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -17,6 +18,7 @@ _CHUNK = 1 << 20
 _BYTES = "application/octet-stream"
 _NO_ANSWER = (OSError, http.client.HTTPException)
 _NEVER = (403, 404, 413, 422)
+_kept: dict[str, http.client.HTTPConnection] = {}  # by address, for the next launch of this process
 
 
 class Server:
@@ -84,6 +86,12 @@ class Server:
             self._connection.close()
             self._connection = None
 
+    def keep(self) -> None:
+        """Leave the connection, if there is one, to the next launch that this process works on."""
+        if self._connection is not None:
+            _kept[self._contact["url"]] = self._connection
+            self._connection = None
+
     def _ask(
         self,
         method: str,
@@ -143,6 +151,8 @@ class Server:
 
     def _connect(self, url: str) -> http.client.HTTPConnection:
         if self._connection is None:
+            self._connection = _take_kept(url)
+        if self._connection is None:
             parts = urlsplit(url)
             kind = http.client.HTTPConnection
             if parts.scheme == "https":
@@ -155,6 +165,17 @@ class Server:
         if self._connection is None or not self._contact:
             self._contact = self._folder.read("contact.json")
         return self._contact
+
+
+def _take_kept(url: str) -> http.client.HTTPConnection | None:
+    """Return a connection that was kept, unless the server has closed it meanwhile."""
+    connection = _kept.pop(url, None)
+    if connection is None or connection.sock is None:
+        return None
+    if select.select([connection.sock], [], [], 0)[0]:
+        connection.close()
+        return None
+    return connection
 
 
 def _message(answer: bytes) -> str:

@@ -36,26 +36,27 @@ _FIRST = 0.02  # seconds that the first report waits
 _LINGER = 600.0  # seconds without a server after which the runner leaves the rest to a later one
 
 
-def supervise(path: str, lock: int | None = None) -> int:
+def supervise(path: str, lock: int | None = None) -> bool:
     """Work on a launch's folder until nothing is left to do, or another runner is at it.
 
     `lock`: the descriptor of its lock, when whoever started this runner has taken it already.
+    Returns whether this process is as it was before, so that it can work on another folder.
     """
     folder = Folder(path)
     if lock is not None:
         folder.inherit(lock)
     elif not folder.acquire():
-        return 0
+        return False
     if folder.has("done"):
-        return 0
+        return False
     os.makedirs(folder.streams, exist_ok=True)
     become_subreaper()
     runner = Runner(folder)
     ending = runner.ending() or runner.run()
     if not runner.report(ending):
-        return 0  # DEAD to the driver, which starts another one when a server is there again
+        return False  # DEAD to the driver, which starts another one when a server is there again
     folder.write("done", ending)
-    return 0
+    return runner.leave()
 
 
 class Runner:
@@ -114,6 +115,21 @@ class Runner:
             return False  # removed, with all there was to report
         linger = float(self._node.get("linger", _LINGER))
         return bool(self._made_reporter().finish(ending, linger))
+
+    def leave(self) -> bool:
+        """Let go of the folder; False when only the end of this process would do that.
+
+        One that was told to stop is not as it was: whoever told it may kill it yet.
+        """
+        if self._orders.listens or self._orders.stopped or _has_children():
+            return False
+        self._orders.close()
+        self._journal.close()
+        os.chdir("/")
+        if self._folder.has("cancel"):
+            return False
+        self._folder.release()
+        return True
 
     # -- preparing
 
