@@ -121,14 +121,12 @@ class TestCrashesWithinLaunch(OnThisMachine, Bench):
             (folder / "launch.json.1234.abcd.part").write_text('{"launch": {"ke')
         if "launch.json" in steps:
             assert isinstance(driver, local.Driver)
-            content = {"launch": launch.for_runner(), "node": driver._node()}  # pyright: ignore[reportPrivateUsage]
-            (folder / "launch.json").write_text(json.dumps(content))
-        if "contact.json" in steps:
             contact = {"url": "http://127.0.0.1:9", "token": "of a server that is gone"}
             contact["path"] = f"/api/attempts/{launch.key}"
-            (folder / "contact.json").write_text(json.dumps(contact))
+            content = {"launch": launch.for_runner(), "contact": contact}
+            content["node"] = driver._node()  # pyright: ignore[reportPrivateUsage]
+            (folder / "launch.json").write_text(json.dumps(content))
         if "lock" in steps:
-            (folder / "lock").touch()
             (folder / "runner.log").touch()
         return folder
 
@@ -137,10 +135,8 @@ class TestCrashesWithinLaunch(OnThisMachine, Bench):
         [
             (),
             ("half a file",),
-            ("contact.json",),
             ("launch.json",),
-            ("contact.json", "launch.json"),
-            ("contact.json", "launch.json", "lock"),
+            ("launch.json", "lock"),
         ],
         ids=" and ".join,
     )
@@ -177,9 +173,11 @@ class TestCrashesWithinLaunch(OnThisMachine, Bench):
         self, driver: Driver, receiver: Receiver
     ) -> None:
         launch = self.launch_of(receiver, "sh", "-c", "exit 4", url="", token="")
-        folder = self._left_by_a_crash(driver, launch, "launch.json", "contact.json")
-        (folder / "contact.json").write_text(json.dumps({"url": "", "token": "", "path": ""}))
-        zipapp = json.loads((folder / "launch.json").read_text())["node"]["runner"]
+        folder = self._left_by_a_crash(driver, launch, "launch.json")
+        told = json.loads((folder / "launch.json").read_text())
+        told["contact"] = {"url": "", "token": "", "path": ""}
+        (folder / "launch.json").write_text(json.dumps(told))
+        zipapp = told["node"]["runner"]
         command = [sys.executable, "-I", "-S", zipapp, "run", str(folder)]
         subprocess.run(command, timeout=20, check=True)
         assert driver.poll([Handle(launch.key)])[0].exit_code == 4
@@ -269,10 +267,10 @@ class TestSurroundings(OnThisMachine, Bench):
         launch = self.launch_of(receiver, "true")
         folder = self.root / "launches" / launch.key
         folder.mkdir(parents=True)
-        (folder / "launch.json").write_text("{}")
+        (folder / "events.jsonl").write_text("damaged\n")
         handle = driver.launch(launch)
         self.wait(driver, handle, Phase.DEAD)
-        assert "KeyError" in driver.diagnose(handle)
+        assert "JSONDecodeError" in driver.diagnose(handle)
         shutil.rmtree(folder)
 
     def test_blobs_that_are_on_the_machine_are_not_fetched(
@@ -303,7 +301,7 @@ class TestSurroundings(OnThisMachine, Bench):
         handle = driver.launch(launch)
         self.finish(driver, handle)
         folder = self.root / "launches" / handle
-        modes = [stat.S_IMODE((folder / name).stat().st_mode) for name in ("", "contact.json")]
+        modes = [stat.S_IMODE((folder / name).stat().st_mode) for name in ("", "launch.json")]
         assert modes == [0o700, 0o600]
 
     def test_the_configured_size_is_what_is_given_out(self, tmp_path: Path) -> None:

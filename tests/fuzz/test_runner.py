@@ -65,7 +65,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def asking(server: http.server.ThreadingHTTPServer, folder: Path) -> Iterator[Server]:
     url = f"http://127.0.0.1:{server.server_port}"
-    (folder / "contact.json").write_text(json.dumps({"url": url, "token": "t", "path": ""}))
+    contact = {"url": url, "token": "t", "path": ""}
+    (folder / "launch.json").write_text(json.dumps({"contact": contact}))
     asking = Server(Folder(str(folder)))
     yield asking
     asking.close()
@@ -116,7 +117,7 @@ def is_json(content: bytes) -> bool:
         return False
 
 
-@given(noise(b'{"exit_code":0,"reason":"","outcome":"succeeded"}'))
+@given(noise(b'{"kind":"x"}\n{"exit_code":0,"reason":"","outcome":"succeeded"}\n'))
 def test_what_a_runner_wrote_of_its_end(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "done").write_bytes(content)

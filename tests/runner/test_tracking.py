@@ -217,13 +217,12 @@ def test_a_line_that_was_cut_is_left_out_and_that_is_said(workshop: Workshop) ->
 
 def test_what_is_no_file_of_track_is_left_out_and_that_is_said(workshop: Workshop) -> None:
     code = (
-        "import os; from retarget import track\n"
+        "import os; from retarget import track; track.log(a=1, step=0)\n"
         "folder = os.environ['RETARGET_TRACK']\n"
         "os.mkdir(folder + '/a-folder.jsonl')\n"
         "os.symlink('/nowhere', folder + '/a-link.jsonl')\n"
         "os.mkfifo(folder + '/a-pipe.jsonl')\n"
-        "open(os.fsencode(folder) + b'/a-\\xff.jsonl', 'w').write('{}\\n')\n"
-        "track.log(a=1, step=0)"
+        "open(os.fsencode(folder) + b'/a-\\xff.jsonl', 'w').write('{}\\n')"
     )
     heard = workshop.run("python", "-c", code)
     assert heard.kinds[-1] == "finished"
@@ -265,8 +264,9 @@ def test_artifacts_come_while_the_script_runs_and_again_when_kept_again(
 
 def test_a_launch_that_reports_to_nobody_still_logs(workshop: Workshop) -> None:
     work = workshop.launch("python", "-c", f"{_LOG}\n{_SHOW}")
-    contact = json.loads((work.folder / "contact.json").read_text())
-    (work.folder / "contact.json").write_text(json.dumps(contact | {"url": ""}))
+    told = json.loads((work.folder / "launch.json").read_text())
+    told["contact"]["url"] = ""
+    (work.folder / "launch.json").write_text(json.dumps(told))
     work.finish()
     (file,) = (work.folder / "track").glob("*.jsonl")
     assert file.read_text().count("\n") == 2

@@ -54,8 +54,7 @@ class Workshop:
         folder.mkdir(parents=True)
         contact = {"url": self.receiver.url, "token": self.receiver.token}
         contact["path"] = f"/api/attempts/{key}"
-        (folder / "contact.json").write_text(json.dumps(contact))
-        content = {"launch": launch.for_runner(), "node": self.node}
+        content = {"launch": launch.for_runner(), "node": self.node, "contact": contact}
         (folder / "launch.json").write_text(json.dumps(content))
         return Work(self, launch, folder)
 

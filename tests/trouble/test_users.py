@@ -154,8 +154,8 @@ def test_no_secret_is_where_others_could_read_it(
     with serving(home, RETARGET_DEBUG="1") as api:
         name = api.submit("python", "-c", _SCRIPT, name="n", env={"NAP": "600"})["name"]
         api.wait(name, "running")
-        (contact,) = home.glob("targets/local/launches/*/contact.json")
-        secrets = [json.loads(contact.read_text())["token"], api.token]
+        (told,) = home.glob("targets/local/launches/*/launch.json")
+        secrets = [json.loads(told.read_text())["contact"]["token"], api.token]
         secrets.append((home / "secret").read_text())
         api.ask("GET", "/api/jobs", token="wrong")
         assert api.job(name)["state"] == "running"
@@ -163,7 +163,7 @@ def test_no_secret_is_where_others_could_read_it(
         for secret in secrets:
             assert not [text for text in shown if secret in text]
             holders = {path.name for path in _files(home) if secret.encode() in path.read_bytes()}
-            assert holders <= {"token", "secret", "contact.json"}
+            assert holders <= {"token", "secret", "launch.json"}
         api.ask("POST", f"/api/jobs/{name}/cancel")
         api.wait(name)
         api.cleared()

@@ -31,7 +31,7 @@ from retarget.runner.package import build_zipapp
 
 OLDEST = (3, 8)
 # what reading a file of a launch raises after a script has written something else there
-_DAMAGED = (OSError, ValueError, KeyError, TypeError, RecursionError)
+_DAMAGED = (OSError, ValueError, LookupError, TypeError, RecursionError)
 _STUCK = 30.0  # seconds beyond its grace after which a runner that does not stop is killed
 # What a job inherits from the server's own surroundings: the machine's, not the terminal's.
 _INHERITED_WORDS = """
@@ -91,10 +91,9 @@ class Driver:
         folder = self.launches / launch.key
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = f"/api/attempts/{launch.key}"
-        _write(folder / "contact.json", {"url": launch.url, "token": launch.token, "path": path})
-        # Written last: where it is, a runner can be started.
-        if not (folder / "launch.json").exists():
-            _write(folder / "launch.json", {"launch": launch.for_runner(), "node": self._node()})
+        contact = {"url": launch.url, "token": launch.token, "path": path}
+        told = {"launch": launch.for_runner(), "node": self._node(), "contact": contact}
+        _write(folder / "launch.json", told)
         self._ensure_runner(folder)
         return Handle(launch.key)
 
@@ -156,13 +155,9 @@ class Driver:
         if folder.has("done") or not folder.acquire():
             return
         try:
-            self._start_runner(path, folder.lock)
+            _nursery.start_runner(_zipapp(self.root), path, folder.lock)
         finally:
             folder.release()
-
-    def _start_runner(self, folder: Path, lock: int) -> None:
-        with (folder / "runner.log").open("ab") as log:
-            _nursery.start_runner(_zipapp(self.root), folder, lock, log.fileno())
 
     def _ask_runner(self, *words: str) -> Any:
         command = [sys.executable, "-I", "-S", str(_zipapp(self.root)), *words]
@@ -181,16 +176,16 @@ class _Nursery:
         self._made_for: tuple[int, dict[str, str]] = (0, {})
         atexit.register(self._close)
 
-    def start_runner(self, zipapp: Path, folder: Path, lock: int, log: int) -> None:
+    def start_runner(self, zipapp: Path, folder: Path, lock: int) -> None:
         with self._turn:
             now = os.getpid(), inherited(os.environ)
             if self._door is not None and self._made_for == now:
                 with suppress(OSError):  # it was killed
-                    nursery.ask(self._door, str(folder), lock, log)
+                    nursery.ask(self._door, str(folder), lock)
                     return
             self._close()
             self._door, self._made_for = self._open(zipapp, now[1]), now
-            nursery.ask(self._door, str(folder), lock, log)
+            nursery.ask(self._door, str(folder), lock)
 
     def _close(self) -> None:
         if self._door is not None:
@@ -339,9 +334,10 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 def _observe(folder: Path) -> Observation:
     if not folder.exists():
         return Observation(phase=Phase.GONE)
-    locked = _locked(folder / "lock")  # looked at first: a runner writes `done` before it leaves
+    # looked at first: it is done before its runner leaves
+    locked = _locked(folder / "runner.log")
     try:
-        ending = json.loads((folder / "done").read_bytes())
+        ending = json.loads((folder / "done").read_bytes().splitlines()[-1])
         code, reason = ending["exit_code"], ending["reason"]
         return Observation(phase=Phase.EXITED, exit_code=code, reason=reason)
     except FileNotFoundError:

@@ -1,15 +1,15 @@
 """A launch's folder: what it is told, what it has done, and what came out, all on disk first.
 
-launch.json   what to run, and what this machine offers; never changes
-contact.json  where the server is now; written again at every launch
-lock          held by the one runner at work here: a free lock means that there is none
+launch.json   what to run, what this machine offers, and where the server is now; written again at
+              every launch, because of the last
+runner.log    what the runner says of itself; locked by the one at work here, else there is none
 orders        a FIFO: a byte written to it makes the runner look at `cancel`
 cancel        there when the launch was told to stop
 events.jsonl  what happened, in order; the runner's memory and what it reports
 streams/      the bytes of each stream
 track/        what the script logs with `retarget.track`, and the artifacts it keeps with it
 work/         the user's code, `outputs/` and `logs/`
-done          there when nothing is left to do; its content is how it ended
+done          what was events.jsonl, when nothing is left to do
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Folder:
 
     def acquire(self) -> bool:
         """Take the lock, for this process or a runner it starts; False when another has it."""
-        self.lock = os.open(self.file("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.lock = self.open_log()
         while not _flock(self.lock, fcntl.LOCK_EX):
             # A driver that looks whether a runner is here shares the lock for an instant.
             if not _flock(self.lock, fcntl.LOCK_SH):
@@ -72,6 +72,11 @@ class Folder:
     def has(self, name: str) -> bool:
         return os.path.exists(self.file(name))
 
+    def open_log(self) -> int:
+        """Open what the runner says of itself, which is also what is locked."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        return os.open(self.file("runner.log"), flags, 0o600)
+
     def say(self, text: str) -> None:
         """Add a line of the runner's own to the stream the user reads before the script's."""
         descriptor = self.open_stream("prepare")
@@ -103,7 +108,7 @@ class Journal:
     """The events of a launch. The last line may be torn by a kill; it then never happened."""
 
     def __init__(self, folder: Folder) -> None:
-        self._path = folder.file("events.jsonl")
+        self._path, self._done = folder.file("events.jsonl"), folder.file("done")
         self.events: list[dict[str, Any]] = []
         self._load()
 
@@ -114,7 +119,9 @@ class Journal:
         self.events.append(event)
         return event
 
-    def close(self) -> None:
+    def finish(self) -> None:
+        """Say that nothing is left to do."""
+        os.rename(self._path, self._done)
         os.close(self._file)
 
     def find(self, kind: str) -> dict[str, Any] | None:

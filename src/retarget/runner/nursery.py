@@ -22,7 +22,7 @@ TYPE_CHECKING = False  # `typing` itself takes 6 ms to import
 if TYPE_CHECKING:
     from typing import NoReturn, Tuple
 
-    Order = Tuple[str, int, int]  # the folder of a launch, its lock and its runner's log
+    Order = Tuple[str, int]  # the folder of a launch, and its lock
 
 _ROOM = "-" * 4200  # where a runner writes what `ps` shall show of it: a path is 4096 at most
 _LONGEST = 8192
@@ -35,25 +35,24 @@ def command(python: str, zipapp: str, descriptor: int) -> list[str]:
     return [python, "-I", "-S", zipapp, "nursery", str(descriptor), _ROOM]
 
 
-def ask(door: socket.socket, folder: str, lock: int, log: int) -> None:
+def ask(door: socket.socket, folder: str, lock: int) -> None:
     """Have a runner work on a folder, with its lock taken already. OSError: nobody is there.
 
     Nothing is answered. Should whoever has been told end before it begins, the lock comes free, and
     that is how it is noticed.
     """
-    descriptors = array.array("i", [lock, log]).tobytes()
+    descriptors = array.array("i", [lock]).tobytes()
     passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)]
     door.sendmsg([os.fsencode(folder)], passed, socket.MSG_NOSIGNAL)
 
 
 def _hear(door: socket.socket) -> Order | None:
     """Return what was asked next; None when nobody is there any more."""
-    room = socket.CMSG_SPACE(2 * array.array("i").itemsize)
+    room = socket.CMSG_SPACE(array.array("i").itemsize)
     folder, passed, _, _ = door.recvmsg(_LONGEST, room, socket.MSG_CMSG_CLOEXEC)
     if not folder:
         return None
-    lock, log = array.array("i", passed[0][2])
-    return os.fsdecode(folder), lock, log
+    return os.fsdecode(folder), array.array("i", passed[0][2])[0]
 
 
 def tend(descriptor: int) -> int:
@@ -111,14 +110,13 @@ class _Nursery:
         self._runners.pop(number).close()
 
     def _give(self, order: Order) -> None:
-        _, lock, log = order
+        _, lock = order
         try:
             if not self._give_to_a_free_one(order):
                 self._fork(order)
         except OSError as error:
-            os.write(log, f"no runner could be started: {error.strerror}\n".encode())
+            os.write(lock, f"no runner could be started: {error.strerror}\n".encode())
         os.close(lock)
-        os.close(log)
 
     def _give_to_a_free_one(self, order: Order) -> bool:
         while self._free:
@@ -175,11 +173,13 @@ def _become(nursery: socket.socket, order: Order | None) -> NoReturn:
         os._exit(code)
 
 
-def _work(folder: str, lock: int, log: int) -> bool:
+def _work(folder: str, lock: int) -> bool:
     """See to a launch. True: this process is as it was before."""
+    from retarget.runner.folder import Folder
     from retarget.runner.supervise import supervise
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    log = Folder(folder).open_log()  # not the lock itself: what is started from here gets this one
     for number in (1, 2):
         os.dup2(log, number)
     os.close(log)

@@ -16,7 +16,6 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 def offer_tracking(folder: Folder, launch: dict[str, Any], cache: str, env: dict[str, str]) -> None:
     """Add to the variables of a launch. What its user has set is left as it is."""
-    os.makedirs(folder.track, exist_ok=True)
     env["RETARGET_TRACK"] = folder.track
     try:
         ours = _ensure_module(cache)
@@ -26,7 +25,7 @@ def offer_tracking(folder: Folder, launch: dict[str, Any], cache: str, env: dict
         # last, and yet before the environment's packages: see retarget.track.stand_in
         theirs = env.get("PYTHONPATH")
         env["PYTHONPATH"] = f"{theirs}{os.pathsep}{ours}" if theirs else ours
-    contact = folder.read("contact.json")
+    contact = folder.read("launch.json")["contact"]
     if contact["url"] and "MLFLOW_TRACKING_URI" not in launch["env"]:
         _offer_mlflow(contact, launch, env)
         _pass_proxies(contact["url"], env)

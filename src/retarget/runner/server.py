@@ -163,7 +163,7 @@ class Server:
     def _read_contact(self) -> dict[str, str]:
         # Read again whenever the connection is made anew: a restarted server may be elsewhere.
         if self._connection is None or not self._contact:
-            self._contact = self._folder.read("contact.json")
+            self._contact = self._folder.read("launch.json")["contact"]
         return self._contact
 
 

@@ -55,7 +55,6 @@ def supervise(path: str, lock: int | None = None) -> bool:
     ending = runner.ending() or runner.run()
     if not runner.report(ending):
         return False  # DEAD to the driver, which starts another one when a server is there again
-    folder.write("done", ending)
     return runner.leave()
 
 
@@ -121,10 +120,10 @@ class Runner:
 
         One that was told to stop is not as it was: whoever told it may kill it yet.
         """
+        self._journal.finish()
         if self._orders.listens or self._orders.stopped or _has_children():
             return False
         self._orders.close()
-        self._journal.close()
         os.chdir("/")
         if self._folder.has("cancel"):
             return False

@@ -62,7 +62,8 @@ class Place:
     def _open(self) -> None:
         root = os.environ.get("RETARGET_TRACK", "")
         unique = f"{os.getpid()}-{os.urandom(4).hex()}"
-        if os.path.isdir(root):
+        if root and os.path.isdir(os.path.dirname(root)):
+            os.makedirs(root, mode=0o700, exist_ok=True)
             self._root, self._artifacts = root, os.path.join(root, "artifacts")
             self._file = os.open(os.path.join(root, f"{unique}.jsonl"), _NEW, 0o600)
         else:
