@@ -5,6 +5,7 @@ is killed: every step is found again in the store, and may be done twice.
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -56,7 +57,9 @@ class Loop:
         self._busy: set[str] = set()  # attempts a thread is working on
         self._adopted: set[str] = set()  # attempts this server has told its address
         self._checked: dict[str, float] = {}  # when this server has last asked a target
-        self._targets: dict[str, Target] = {}  # as this round has seen them
+        self._targets: dict[str, Target] = {}  # as they were read last
+        self._placements: dict[str, int] = {}  # on each of them, as far as this server knows
+        self._read = (-1, -math.inf)  # after which change of theirs, and when
         self._polled = 0.0
         self._tidied = -_TIDY
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="launch")
@@ -91,7 +94,6 @@ class Loop:
         now = time.monotonic()
         due = now - self._polled >= self._every
         targets = self._check_targets()
-        self._targets = {target.name: target for target in targets}
         live, reasons = self._place(targets, explain=due)
         self._adopted.intersection_update([attempt.key for _, attempt in live])
         self._launch([pair for pair in live if pair[1].key not in self._adopted])
@@ -107,13 +109,21 @@ class Loop:
 
     def _check_targets(self) -> list[Target]:
         """Return the targets, those asked again that have not been asked for long."""
-        targets = self._parts.targets.list()
-        due = [target for target in targets if self._is_to_be_asked(target)]
-        for target in due:
-            self._checked[target.name] = time.monotonic()
-            with suppress(TargetUnreachable):  # remembered as the target's reason
-                check(self._parts, target)
-        return self._parts.targets.list() if due else targets
+        for target in self._known_targets():
+            if self._is_to_be_asked(target):
+                self._checked[target.name] = time.monotonic()
+                with suppress(TargetUnreachable):  # remembered as the target's reason
+                    check(self._parts, target)
+        return self._known_targets()
+
+    def _known_targets(self) -> list[Target]:
+        """Return the targets, read again when this server has changed one, and now and then."""
+        now, changes = time.monotonic(), self._parts.targets.changes
+        if changes != self._read[0] or now - self._read[1] >= self._every:
+            self._read = changes, now
+            self._targets = {target.name: target for target in self._parts.targets.list()}
+            self._placements.clear()
+        return list(self._targets.values())
 
     def _is_to_be_asked(self, target: Target) -> bool:
         asked = self._checked.get(target.name)
@@ -125,7 +135,9 @@ class Loop:
         queues = {
             target.name: self._parts.jobs.queued(target.name, most=most) for target in targets
         }
-        seen = {name: self._parts.targets.placements(name) for name in queues if queues[name]}
+        for name in queues:  # before what is live is read: see `Jobs.place`
+            if queues[name] and name not in self._placements:
+                self._placements[name] = self._parts.targets.placements(name)
         live, reasons = self._parts.jobs.live(), list[Reason]()
         for target in targets:
             queued = queues[target.name]
@@ -135,20 +147,22 @@ class Loop:
             elif queued and target.facts is not None:
                 there = [pair for pair in live if pair[1].target == target.name]
                 placements = place(queued, there, target.facts)
-                live += self._start_all(target, placements, seen[target.name])
+                live += self._start_all(target, placements)
                 reasons += _reasons(target, placements, explain=explain)
                 if len(queued) == most and placements[-1].starts:
                     self._parts.wake()  # there was room for more than this round looked at
         return live, reasons
 
-    def _start_all(
-        self, target: Target, placements: Sequence[Placement], seen: int
-    ) -> Iterator[Pair]:
+    def _start_all(self, target: Target, placements: Sequence[Placement]) -> Iterator[Pair]:
         for placement in placements:
             if placement.starts:
-                with suppress(Conflict):  # moved by an order, or another server: next round
-                    yield self._start(placement, target, seen)
-                    seen += 1
+                try:
+                    started = self._start(placement, target)
+                except Conflict:  # moved by an order, or another server: next round
+                    self._placements.pop(target.name, None)
+                    return
+                self._placements[target.name] += 1
+                yield started
 
     def _explain(self, reasons: Sequence[Reason]) -> None:
         self._parts.jobs.explain_all(reasons)
@@ -156,8 +170,8 @@ class Loop:
             if reason != job.reason:
                 self._parts.notify(job.id)
 
-    def _start(self, placement: Placement, target: Target, seen: int) -> Pair:
-        job, now = placement.job, self._parts.now()
+    def _start(self, placement: Placement, target: Target) -> Pair:
+        job, now, seen = placement.job, self._parts.now(), self._placements[target.name]
         attempt = Attempt(
             key=new_id(now),
             job_id=job.id,

@@ -28,6 +28,9 @@ _ROOM = "-" * 4200  # where a runner writes what `ps` shall show of it: a path i
 _LONGEST = 8192
 _REST = 10.0  # seconds that a runner without work is kept
 _COMMAND = [sys.executable, "-I", "-S", sys.argv[0]]
+_shown_at: list[
+    int
+] = []  # where in memory the command of this process is, which is the same in a fork
 
 
 def command(python: str, zipapp: str, descriptor: int) -> list[str]:
@@ -192,13 +195,15 @@ def _show(words: list[str]) -> None:
     """Have the list of processes show this command."""
     import ctypes
 
-    try:
-        with open("/proc/self/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return  # not Linux
-    begin, end = int(fields[45]), int(fields[46])
-    with open("/proc/self/comm", "w") as file:
-        file.write("retarget-runner")
+    if not _shown_at:
+        try:
+            with open("/proc/self/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            return  # not Linux
+        _shown_at.extend((int(fields[45]), int(fields[46])))
+        with open("/proc/self/comm", "w") as file:
+            file.write("retarget-runner")
+    begin, end = _shown_at
     text = b"\0".join(os.fsencode(word) for word in words)
     ctypes.memmove(begin, text.ljust(end - begin, b"\0")[: end - begin - 1] + b"\0", end - begin)

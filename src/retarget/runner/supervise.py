@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _NO_PORT = "29500"  # what PyTorch takes by itself; one process needs none
-_FIRST = 0.02  # seconds that the first report waits
+_FIRST = 0.05  # seconds that the first report waits
 _LINGER = 600.0  # seconds without a server after which the runner leaves the rest to a later one
 
 

@@ -14,12 +14,16 @@ from retarget.store.schema import targets
 class Targets:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self.changes = (
+            0  # that were made here: whoever remembers targets looks whether it has grown
+        )
 
     def save(self, target: Target) -> None:
         """Keep a target as it is given, in the place of an earlier one with its name."""
         row = target.model_dump(mode="json")
         with writing(self.engine) as db:
             upsert(db, targets, row, replace=[name for name in row if name != "name"])
+        self.changes += 1
 
     def find(self, name: str) -> Target:
         there = self.list()
@@ -43,12 +47,14 @@ class Targets:
             found["facts"] = facts.model_dump(mode="json")
         with writing(self.engine) as db:
             known = db.execute(update(targets).where(targets.c.name == name).values(found)).rowcount
+        self.changes += 1
         if not known:
             raise _no_target(name, self.list())
 
     def remove(self, name: str) -> None:
         with writing(self.engine) as db:
             known = db.execute(delete(targets).where(targets.c.name == name)).rowcount
+        self.changes += 1
         if not known:
             raise _no_target(name, self.list())
 
