@@ -309,6 +309,16 @@ class TestSurroundings(OnThisMachine, Bench):
         node = connect_to("local", config).check().nodes[0]
         assert (node.cpus, node.memory) == (1.5, 2**30)
 
+    @pytest.mark.parametrize("where", ["", "/dev/shm"], ids=["here", "in memory"])
+    def test_a_check_makes_a_place_for_launches(self, tmp_path: Path, where: str) -> None:
+        """On any file system: what it is told of their kind is only a hint."""
+        if not os.path.isdir(where or tmp_path):
+            pytest.skip(f"there is no {where}")
+        with tempfile.TemporaryDirectory(dir=where or tmp_path) as root:
+            for _ in range(2):
+                connect_to("local", {"root": root}).check()
+            assert stat.S_IMODE(os.stat(f"{root}/launches").st_mode) == 0o700
+
     def test_a_folder_that_cannot_be_made_is_said(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(TargetUnreachable, match="cannot make"):

@@ -39,6 +39,7 @@ _EVERY = 1.0  # seconds between two looks at the targets
 _HEAD = 64  # jobs at the head of a queue that are told why they wait
 _NEXT = 8  # jobs that are looked at when something has happened
 _RECHECK = 15.0  # seconds after which a target that could not be used is asked again
+_FRESH = 0.1  # seconds that what was read of an attempt is taken as true
 _PATIENCE = 600.0  # seconds to go on trying to launch
 _LATER = 10.0  # seconds that an ended attempt may stay on its target while jobs wait
 _TIDY = 3600.0  # seconds between two looks at what nobody came back for
@@ -188,8 +189,9 @@ class Loop:
     # -- launching
 
     def _launch(self, pairs: Sequence[Pair]) -> None:
-        for _, attempt in pairs:
-            self._in_background(attempt.key, lambda key=attempt.key: self._try(key))
+        now = time.monotonic()
+        for pair in pairs:
+            self._in_background(pair[1].key, lambda pair=pair: self._try(pair, read=now))
 
     def _in_background(self, key: str, work: Callable[[], object]) -> None:
         if key not in self._busy:
@@ -206,12 +208,14 @@ class Loop:
         finally:
             self._busy.discard(key)
 
-    def _try(self, key: str) -> None:
+    def _try(self, pair: Pair, *, read: float) -> None:
         """Launch an attempt, or launch it again: a new server's address reaches it like this."""
-        try:
-            job, attempt = present(self._parts, key)
-        except Gone:
-            return  # it ended while this was waiting for its turn
+        job, attempt = pair
+        if time.monotonic() - read > _FRESH:
+            try:
+                job, attempt = present(self._parts, attempt.key)
+            except Gone:
+                return  # it ended while this was waiting for its turn
         try:
             handle = self._give(job, attempt)
         except LaunchRejected as error:
@@ -221,8 +225,8 @@ class Loop:
         else:
             if attempt.handle != handle:
                 told: AttemptChange = {"handle": handle, "launched": self._parts.now()}
-                self._parts.jobs.change_attempt(key, told)
-            self._adopted.add(key)
+                self._parts.jobs.change_attempt(attempt.key, told)
+            self._adopted.add(attempt.key)
             if job.state is JobState.CANCELING:
                 self._parts.wake()
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -32,6 +33,7 @@ from retarget.runner.package import build_zipapp
 OLDEST = (3, 8)
 # what reading a file of a launch raises after a script has written something else there
 _DAMAGED = (OSError, ValueError, LookupError, TypeError, RecursionError)
+_GET_FLAGS, _SET_FLAGS, _UNRELATED = 0x80086601, 0x40086602, 0x00020000  # of Linux: chattr +T
 _STUCK = 30.0  # seconds beyond its grace after which a runner that does not stop is killed
 # What a job inherits from the server's own surroundings: the machine's, not the terminal's.
 _INHERITED_WORDS = """
@@ -67,7 +69,9 @@ class Driver:
         self.launches = config.root / "launches"
 
     def check(self) -> Facts:
-        _need_writable(self.root)
+        for folder in (self.root, self.launches):
+            _need_writable(folder)
+        _spread(self.launches)
         cpus = self.config.cpus or float(len(os.sched_getaffinity(0)))
         memory = self.config.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         free = shutil.disk_usage(self.root).free
@@ -208,6 +212,21 @@ class _Nursery:
 
 
 _nursery = _Nursery()
+
+
+def _spread(folder: Path) -> None:
+    """Tell ext4 that what is in a folder is not related, so that it is not crammed together.
+
+    One without a journal walks past all that was removed there in the last minutes, for each new
+    file: a third of the time of many short launches.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # another file system, or another system
+            (flags,) = struct.unpack("i", fcntl.ioctl(descriptor, _GET_FLAGS, struct.pack("i", 0)))
+            fcntl.ioctl(descriptor, _SET_FLAGS, struct.pack("i", flags | _UNRELATED))
+    finally:
+        os.close(descriptor)
 
 
 def _grace(folder: Path) -> float:
