@@ -333,6 +333,22 @@ class TestRunnersThatComeBack(OnThisMachine, Bench):
     ) -> None:
         self.come_back(driver, receiver)
 
+    @pytest.mark.parametrize("kind", ["with code", "with outputs", "in an environment"])
+    def test_it_lets_go_of_all_that_it_used(
+        self, driver: Driver, receiver: Receiver, kind: str
+    ) -> None:
+        """One that does not is not given another launch."""
+        more: dict[str, Any] = {"command": ("sh", "-c", "echo hi; echo x > outputs/x")}
+        if kind == "with code":
+            more = {"command": ("sh", "a.sh"), "snapshot": receiver.snapshot({"a.sh": b"echo hi"})}
+        if kind == "in an environment":
+            more = {"command": ("true",), "environment": Environment(kind="system")}
+        self.come_back(driver, receiver, **more)
+        if kind == "in an environment":
+            assert isinstance(driver, local.Driver)
+            [built] = driver.environments()
+            assert driver.remove_environment(built["digest"])
+
     def test_each_launch_has_its_own_surroundings(self, driver: Driver, receiver: Receiver) -> None:
         pid = self.come_back(driver, receiver, env={"SECRET": "of the first"})
         fresh = 'import os, sys; print(os.getcwd(), os.environ.get("SECRET"))'
@@ -386,7 +402,7 @@ class TestRunnersThatComeBack(OnThisMachine, Bench):
         return b"nursery" in _read(Path(f"/proc/{pid}/cmdline")).split(b"\0")
 
     def _launch_one(self, driver: Driver, receiver: Receiver, **more: Any) -> int:
-        launch = self.launch_of(receiver, "true", **more)
+        launch = self.launch_of(receiver, *more.pop("command", ("true",)), **more)
         heard = self.run(driver, receiver, launch)
         assert heard.finished["exit_code"] == 0
         return next(int(event["pid"]) for event in heard.events if event["kind"] == "preparing")

@@ -278,6 +278,8 @@ def test_the_queue_is_in_placing_order(jobs: Jobs, add: Add, place: Place) -> No
     assert jobs.queued("local") == [high, first, second, low]
     assert jobs.queued("local", most=2) == [high, first]
     assert jobs.queued("elsewhere") == []
+    assert jobs.ahead_of(second) == [high.name, first.name]
+    assert jobs.ahead_of(high) == []
 
 
 def test_live_jobs_come_with_their_present_attempt(jobs: Jobs, add: Add, place: Place) -> None:

@@ -70,6 +70,19 @@ def test_a_script_that_forks_without_end_is_ended_to_the_last(api: Api) -> None:
     assert _processes_of(api, name) == []
 
 
+def test_a_script_that_spoils_the_order_to_stop_is_stopped(api: Api, tmp_path: Path) -> None:
+    """And what comes after it is run: one that cannot be told must not hold up the others."""
+    code = "import os, time; os.symlink('/nowhere/at/all', '../cancel')\n"
+    code += "print('linked', flush=True); time.sleep(600)"
+    name = api.submit("python", "-c", code, grace=1)["name"]
+    _until_said(api, name, b"linked\n")
+    api.ask("POST", f"/api/jobs/{name}/cancel")
+    other = api.submit("python", "-c", "print(1)")["name"]
+    assert api.wait(other)["state"] == "succeeded"
+    assert api.wait(name)["state"] == "canceled"
+    assert not os.path.lexists("/nowhere")
+
+
 def test_a_script_that_closes_its_output_is_seen_to_its_end(api: Api, tmp_path: Path) -> None:
     code = "import os, sys, time; print('said', flush=True); os.close(1); os.close(2)\n"
     code += "time.sleep(0.3); os._exit(5)"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _ROOMY = 100  # columns of a screen that has room for what is rarely asked
 _MANY = 20  # metrics or params of a job on its page
 _LONG = 60  # characters of one of them
+_NAMED = 10  # jobs ahead of one in a queue that are named
 # how a job's run stands where its client did not say otherwise
 _USUAL = {
     JobState.SUCCEEDED: "finished",
@@ -105,7 +106,8 @@ def show_why(told: "Why") -> None:
     said = f"{told.state.value}: {told.reason}" if told.reason else told.state.value
     show(Text(visible(said)))
     if told.behind:
-        show(Text(f"  behind: {', '.join(told.behind)}"))
+        more = f" and {len(told.behind) - _NAMED} more" if len(told.behind) > _NAMED else ""
+        show(Text(f"  behind: {', '.join(told.behind[:_NAMED])}{more}"))
     if told.diagnosis:
         show(Text(visible(f"  the target says: {told.diagnosis}")))
 

@@ -15,6 +15,7 @@ from retarget.core.targets import Facts
 from retarget.core.units import show_duration
 
 _LEAVING = 10.0  # seconds a runner that has reported its end may take to be gone
+_HEAD = 64  # jobs at the head of a queue that are looked at to tell why one waits
 _SILENT = 15.0  # seconds without a word from a runner after which its target is asked
 
 
@@ -89,14 +90,12 @@ def _waiting(parts: Parts, job: Job) -> tuple[str, list[str]]:
     """Return what a queued job waits for now, and everybody who is ahead of it."""
     target = parts.targets.find(job.spec.target)
     live = [pair for pair in parts.jobs.live() if pair[1].target == target.name]
-    queue = parts.jobs.queued(target.name)
-    reason, ahead = job.reason, list[str]()
-    for placement in place(queue, live, target.facts or Facts()):
-        if placement.job.id == job.id:
-            reason = placement.reason or reason
-            break
-        ahead.append(placement.job.name)
-    return reason, [other.name for other, _ in live] + ahead
+    # Of a long queue the head tells it all: whoever is further back waits behind one of these.
+    queue = {other.id: other for other in parts.jobs.queued(target.name, most=_HEAD)}
+    placements = place(list((queue | {job.id: job}).values()), live, target.facts or Facts())
+    reasons = {placement.job.id: placement.reason for placement in placements}
+    behind = [other.name for other, _ in live] + parts.jobs.ahead_of(job)
+    return reasons[job.id] or job.reason, behind
 
 
 def _diagnosis(parts: Parts, job: Job) -> str | None:

@@ -253,8 +253,10 @@ class Loop:
     def _cancel(self, live: Sequence[Pair]) -> None:
         for job, attempt in live:
             if job.state is JobState.CANCELING and attempt.handle is not None:
-                with suppress(TargetUnreachable, NotFound):  # tried again next time
+                try:
                     self._parts.driver(attempt.target).cancel(Handle(attempt.handle))
+                except (TargetUnreachable, NotFound, OSError) as error:  # tried again next time
+                    _log.warning("job %s cannot be told to stop: %s", job.name, error)
 
     def _poll(self, live: Sequence[Pair]) -> None:
         for (job, attempt), seen in self._observe(live):

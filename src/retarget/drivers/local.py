@@ -109,6 +109,8 @@ class Driver:
         if not (folder / "launch.json").exists() or (folder / "done").exists():
             return
         marker = folder / "cancel"
+        if marker.is_symlink():  # by its script: it might lead anywhere
+            marker.unlink(missing_ok=True)
         if not marker.exists():
             marker.touch(mode=0o600)
         elif time.time() - marker.stat().st_mtime > _grace(folder) + _STUCK:

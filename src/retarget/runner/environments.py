@@ -29,9 +29,10 @@ class Environments:
         self._folder = folder
         self._orders = orders
         self._lock: int | None = None
+        self._used: int | None = None
 
     def find(self, digest: str) -> dict[str, Any] | None:
-        """Return what is known of a built environment, and keep it from being removed."""
+        """Return what is known of a built environment, and keep it from being removed for now."""
         os.makedirs(self._root, exist_ok=True)
         lock = _lock(self._lock_file(digest), fcntl.LOCK_SH)
         if lock is None:
@@ -40,7 +41,14 @@ class Environments:
         if ready is None:
             os.close(lock)
             return None
-        return ready  # the lock stays open, and shared, until this process ends
+        self._used = lock  # shared
+        return ready
+
+    def release(self) -> None:
+        """Let it be removed again. The end of this process does that, too."""
+        if self._used is not None:
+            os.close(self._used)
+            self._used = None
 
     def build(self, digest: str, wanted: dict[str, Any]) -> dict[str, Any]:
         """Build it, or wait for whoever is building it."""

@@ -163,7 +163,8 @@ def _become(nursery: socket.socket, order: Order | None) -> NoReturn:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
-        while order is not None and _work(*order):
+        most = _opened() + 1  # the connection to the server stays
+        while order is not None and _work(*order) and _opened() <= most:
             _show([*_COMMAND, "nursery"])
             nursery.send(b"f")
             order = _hear(nursery)
@@ -189,6 +190,14 @@ def _work(folder: str, lock: int) -> bool:
     os.chdir(folder)
     _show([*_COMMAND, "run", folder, str(lock)])
     return supervise(folder, lock)
+
+
+def _opened() -> int:
+    """Count what is open here: a runner that keeps anything of a launch does not get another."""
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return 0  # not Linux
 
 
 def _show(words: list[str]) -> None:

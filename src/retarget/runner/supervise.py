@@ -67,6 +67,7 @@ class Runner:
         self._launch: dict[str, Any] = content["launch"]
         self._node: dict[str, Any] = content["node"]
         self._reporter: Any = None
+        self._environments: Any = None
         # Whatever is started from here carries the key, so that a later runner can find it.
         os.environ["RETARGET_LAUNCH"] = self._launch["key"]
 
@@ -123,6 +124,8 @@ class Runner:
         self._journal.finish()
         if self._orders.listens or self._orders.stopped or _has_children():
             return False
+        if self._environments is not None:
+            self._environments.release()
         self._orders.close()
         os.chdir("/")
         if self._folder.has("cancel"):
@@ -191,7 +194,7 @@ class Runner:
             return self._users_own(wanted)
         from retarget.runner.environments import Environments
 
-        environments = Environments(self._node, self._folder, self._orders)
+        environments = self._environments = Environments(self._node, self._folder, self._orders)
         ready = environments.find(wanted["digest"])
         reused = ready is not None
         if ready is None:

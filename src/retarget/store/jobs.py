@@ -142,6 +142,18 @@ class Jobs:
         with reading(self.engine) as db:
             return [_job(row) for row in db.execute(query, {"on": target, "most": most})]
 
+    def ahead_of(self, job: Job) -> list[str]:
+        """Return the names of the jobs that are placed before this one, in that order."""
+        more, same = jobs.c.priority > job.spec.priority, jobs.c.priority == job.spec.priority
+        query = (
+            select(jobs.c.name)
+            .where(jobs.c.target == job.spec.target, jobs.c.state == JobState.QUEUED)
+            .where(more | same & (jobs.c.id < job.id))
+            .order_by(jobs.c.priority.desc(), jobs.c.id)
+        )
+        with reading(self.engine) as db:
+            return list(db.scalars(query))
+
     def live(self) -> list[tuple[Job, Attempt]]:
         """Return the jobs that are on a target, each with its present attempt."""
         with reading(self.engine) as db:
