@@ -46,6 +46,8 @@ NO_NAME = "is not a name; use 1 to 63 letters"
         ("--env", ["a/b", "none.yml"], "there is no environment file"),
         ("--set-env", ["A", "=x", ""], "is not K=V"),
         ("--set-env", [f"A={'x' * 140_000}"], "env.A: 140,000 bytes are too long"),
+        ("--set-env", ["RETARGET_JOB=x", "AZUREML_RUN_ID=x"], "tells a script about its own job"),
+        ("--cpu", ["2"], "has no option '--cpu=2'; did you mean --cpus?"),
         ("--pip", ["", "a b", "a\nb", "numpy=>1"], "is not a requirement"),
         ("--pip", ["./x", "/x"], "is a path on this machine, which the target cannot see"),
         ("--python", ["/nope/python", f"/{LONG}"], "python: there is no /"),

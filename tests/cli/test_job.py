@@ -230,6 +230,9 @@ def test_why_names_what_it_waits_for_and_behind_whom(retarget: Cli, code: Path) 
     assert told["state"] == "queued"
     assert told["behind"]
     assert "queued" in retarget("job", "why", "third").stdout
+    timing = retarget("job", "show", "third", "--timing")
+    assert "queued: waiting" in timing.stdout + timing.stderr
+    assert "no such jobs" in retarget("job", "list", "--state", "failed").stderr
     retarget("job", "cancel", "third", "second", "first")
     assert retarget("job", "wait", "first").returncode == 130
 
@@ -296,6 +299,9 @@ def test_environments_are_built_listed_and_removed(retarget: Cli, code: Path) ->
     assert "bare" in retarget("env", "show", "bare").stdout
     (code / "where.py").write_text("import sys; print(sys.prefix != sys.base_prefix)")
     assert retarget("run", "-e", "bare", "where.py", cwd=code).stdout == "True\n"
+    retarget("env", "build", code / "requirements.txt", "--name", "again", timeout=120)
+    assert "from" not in retarget("env", "delete", "again").stderr
+    assert [row["name"] for row in json.loads(retarget("env", "list", "--json").stdout)] == ["bare"]
     removed = retarget("env", "delete", "bare")
     assert removed.returncode == 0, removed.stderr
     assert json.loads(retarget("env", "list", "--json").stdout) == []
@@ -308,7 +314,7 @@ def test_timing_shows_when_each_stage_was_reached(retarget: Cli, code: Path) -> 
     stages = [line.split()[0] for line in shown[1:]]
     assert stages[:2] == ["submitted", "placed"]
     assert stages[-2:] == ["exited", "ended"]
-    assert {"launched", "preparing", "starting", "started", "output"} < set(stages)
+    assert {"preparing", "starting", "started", "output"} < set(stages)
     told = json.loads(retarget("job", "show", "timed", "--timing", "--json").stdout)
     assert [stage["name"] for stage in told] == stages
     assert told[0]["since"] == 0

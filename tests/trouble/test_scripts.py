@@ -18,6 +18,8 @@ _LOG = 10_000_000_000 if _FULL else 30_000_000
 _OUTPUTS = 100_000 if _FULL else 2_000
 _PATIENCE = 900.0 if _FULL else 60.0
 
+pytestmark = pytest.mark.timeout(_PATIENCE + 120)
+
 _DAEMON = """
 import os, signal, time
 if os.fork() == 0:
@@ -206,6 +208,7 @@ def test_very_many_outputs_are_all_kept_and_the_server_answers_meanwhile(api: Ap
     assert {each["path"]: each["size"] for each in outputs} == {
         f"outputs/{n}": len(str(n)) for n in range(_OUTPUTS)
     }
+    api.cleared(_PATIENCE)
 
 
 def _memory(api: Api) -> float:

@@ -83,7 +83,10 @@ def build(
 
 @app.command()
 def delete(name: Name) -> None:
-    """Forget an environment and remove it where it is built. Refused while a job uses it."""
+    """Forget an environment and remove it where it is built. Refused while a job uses it.
+
+    Of one that has another name, too, only this name is forgotten.
+    """
     removed = _environments().delete(name)
     say(f"removed {name}" + (f" from {', '.join(removed)}" if removed else ""), "dim")
 

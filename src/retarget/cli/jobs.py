@@ -62,7 +62,7 @@ def list_jobs(
     else:
         from retarget.cli.show import show_jobs
 
-        show_jobs(jobs)
+        show_jobs(jobs, chosen=bool(state or target or experiment))
 
 
 @app.command()
@@ -80,7 +80,10 @@ def show(
     elif timing:
         from retarget.cli.show import show_timing
 
-        show_timing(job.timing())
+        stages = job.timing()
+        show_timing(stages)
+        if stages[-1].name != "ended":
+            say(f"{job.state.value}: {job.reason}", "dim")
     elif as_json:
         told = job.tracking()
         logged = {key: point.value for key, point in told.metrics.items()}

@@ -203,7 +203,12 @@ def _hint_at_another(script: str, extra: Sequence[str]) -> None:
 
 def _stray(script: str, words: Sequence[str]) -> Invalid:
     import shlex
+    from difflib import get_close_matches
 
+    known = ["--" + name.replace("_", "-") for name in run.__annotations__]
+    close = get_close_matches(words[0].partition("=")[0], known, 1, 0.8)
+    if close:
+        return Invalid(f"`retarget run` has no option {words[0]!r}; did you mean {close[0]}?")
     return Invalid(
         f"`retarget run` has no option or argument {words[0]!r}; what is for the script goes "
         f"after `--`: retarget run {script} -- {shlex.join(words)}"

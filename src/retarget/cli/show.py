@@ -40,9 +40,10 @@ STYLES = {
 }
 
 
-def show_jobs(jobs: "Sequence[Job]") -> None:
+def show_jobs(jobs: "Sequence[Job]", *, chosen: bool = False) -> None:
+    """Show jobs in a table. `chosen`: there may be others."""
     if not jobs:
-        say("no jobs; `retarget run SCRIPT` makes one", "dim")
+        say("no such jobs" if chosen else "no jobs; `retarget run SCRIPT` makes one", "dim")
         return
     now = time.time()
     titles = ["NAME", "STATE", "TARGET", "EXPERIMENT", "AGE", "TOOK", "REASON"]
@@ -88,11 +89,11 @@ def show_timing(stages: "Sequence[Stage]") -> None:
     for stage in stages:
         rows.append([stage.name, _ms(stage.since), f"+{_ms(stage.since - before)}", stage.meaning])
         before = stage.since
-    show(new_table(["STAGE", "AT", "TOOK", "MEANING"], rows, flexible="MEANING"))
+    show(new_table(["STAGE", "AT", "STEP", "MEANING"], rows, flexible="MEANING"))
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.1f} ms" if seconds < 10 else show_duration(seconds)
+    return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:,.3f} s"
 
 
 def show_outputs(outputs: "Sequence[Output]") -> None:
@@ -103,7 +104,8 @@ def show_outputs(outputs: "Sequence[Output]") -> None:
 
 
 def show_why(told: "Why") -> None:
-    said = f"{told.state.value}: {told.reason}" if told.reason else told.state.value
+    state = told.state.value
+    said = state if told.reason in ("", state) else f"{state}: {told.reason}"
     show(Text(visible(said)))
     if told.behind:
         more = f" and {len(told.behind) - _NAMED} more" if len(told.behind) > _NAMED else ""

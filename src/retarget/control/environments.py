@@ -26,12 +26,20 @@ def built(parts: Parts) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def remove(parts: Parts, digest: str) -> list[str]:
-    """Remove an environment from the targets and then from the store. Return which targets."""
+def remove(parts: Parts, name_or_digest: str) -> list[str]:
+    """Remove an environment from the targets and then from the store. Return which targets.
+
+    Of one that has other names, too, only the name is removed.
+    """
+    known = parts.environments.find(name_or_digest)
+    names = {each.name for each in parts.environments.list() if each.digest == known.digest}
+    if name_or_digest in names and len(names) > 1:
+        parts.environments.remove_name(name_or_digest)
+        return []
     removed: list[str] = []
     for target in parts.targets.list():
         driver = parts.connect(target)
-        if isinstance(driver, Caches) and driver.remove_environment(digest):
+        if isinstance(driver, Caches) and driver.remove_environment(known.digest):
             removed.append(target.name)
-    parts.environments.remove(digest)
+    parts.environments.remove(known.digest)
     return removed

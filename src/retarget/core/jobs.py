@@ -14,6 +14,8 @@ from retarget.core.targets import Share
 from retarget.core.units import parse_duration, parse_memory
 from retarget.core.values import Value
 
+# what the runner sets, whatever a user has set
+_OURS = {"RETARGET_JOB", "RETARGET_JOB_ID", "RETARGET_LAUNCH", "RETARGET_TRACK", "AZUREML_RUN_ID"}
 _LONGEST = 131_000  # bytes: Linux gives one argument 128 KiB
 _MOST = 600_000  # bytes of all arguments, and of all variables: 2 MiB hold both and the machine's
 
@@ -54,6 +56,8 @@ def _for_a_process(value: str) -> str:
 def _variable(value: str) -> str:
     if not value or "=" in value:
         raise ValueError(f"{value!r} is not the name of an environment variable")
+    if value in _OURS:
+        raise ValueError(f"{value} tells a script about its own job; choose another name")
     return _for_a_process(value)
 
 

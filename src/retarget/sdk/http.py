@@ -308,7 +308,9 @@ def _connected(address: Address) -> _Channel:
         raise ServerUnreachable(f"{address.url}: there is no host {parts.hostname!r}") from error
     except OSError as error:
         why = error.strerror or str(error) or type(error).__name__
-        raise _Refused(f"no server answers at {address.url} ({why})") from error
+        raise _Refused(
+            f"no server answers at {address.url} ({why}); is it running, and is that its address?"
+        ) from error
     connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     channel = _Channel(connection, address, parts.path.rstrip("/"))
     # it ends with its thread or its Connection, whichever ends first, and nobody else tells it to

@@ -6,11 +6,10 @@ from typing import Any
 # What is known of an attempt by name, and what it means.
 _STAGES = {
     "created": "placed on its target",
-    "launched": "its driver has it",
     "preparing": "its runner has begun",
     "starting": "code and environment are ready",
     "started": "the script is there",
-    "output": "the first of its output has come",
+    "output": "the first of its output is at the server",
     "exited": "the script has ended",
     "ended": "everything has arrived",
 }

@@ -60,6 +60,11 @@ class Environments:
             )
         return found[0]
 
+    def remove_name(self, name: str) -> None:
+        """Forget a name; the definition stays."""
+        with writing(self.engine) as db:
+            db.execute(delete(environment_names).where(environment_names.c.name == name))
+
     def remove(self, digest: str) -> None:
         """Forget a definition and its names."""
         with writing(self.engine) as db:

@@ -46,8 +46,11 @@ def name_environment(environment: str, definition: Environment, parts: PartsDep)
 
 @router.delete("/{environment}")
 def remove_environment(environment: str, parts: PartsDep) -> Removed:
-    """Remove a definition with its names, and what targets have built of it."""
-    return Removed(removed=environments.remove(parts, parts.environments.find(environment).digest))
+    """Remove a definition with its names, and what targets have built of it.
+
+    Given one of several names, only that name is removed.
+    """
+    return Removed(removed=environments.remove(parts, environment))
 
 
 def _view(known: Known, built: dict[str, list[dict[str, Any]]]) -> EnvironmentView:
