@@ -16,6 +16,7 @@ from retarget.core.driver import Phase
 from retarget.drivers import local
 from retarget.runner.errors import Unprepared, Unreachable
 from retarget.runner.folder import Folder, Journal
+from retarget.runner.outputs import Collector
 from retarget.runner.server import Server
 from retarget.runner.snapshot import Blobs, lay_out
 from tests.fuzz.mutated import noise, noisy_text, read_or_refused
@@ -129,6 +130,31 @@ def test_a_launch_that_was_written_over_can_be_canceled(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "launch.json").write_bytes(content)
         assert local._grace(Path(name)) is not None  # pyright: ignore[reportPrivateUsage]
+
+
+@given(noise(b'\n"outputs/a"\n"outputs/\\udcff"\n', b'"outputs/\\ud800"\n["a"]\n{"a":1}\n'))
+def test_what_a_killed_runner_wrote_of_what_it_sent(asking: Server, content: bytes) -> None:
+    """Whatever it is, all that is sent from then on is known."""
+    Answering.content = b'{"kept":1}'
+    with tempfile.TemporaryDirectory() as name:
+        (Path(name) / "sent.jsonl").write_bytes(content)
+        made = Path(name) / "work" / "outputs" / "new"
+        made.parent.mkdir(parents=True)
+        made.touch()
+        collector = Collector(Folder(name))
+        collector.send(asking, settled=0.0)
+        made.unlink()
+        assert "outputs/new" in collector.gone()
+
+
+@given(noise(b'{"outputs/a": [3, 1700000000000000000], "outputs/b": [0, 1]}'))
+def test_what_is_written_of_files_that_came_with_the_code(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        (Path(name) / "given.json").write_bytes(content)
+        (Path(name) / "work" / "outputs").mkdir(parents=True)
+        (Path(name) / "work" / "outputs" / "new").touch()
+        fresh = Collector(Folder(name))._fresh(("outputs",), 0.0)  # pyright: ignore[reportPrivateUsage]
+        assert [path for path, _, _ in fresh] == ["outputs/new"]
 
 
 @given(noisy_text("0, NVIDIA H100, 81559\n1, NVIDIA H100, [N/A]\n", "No devices were found\n"))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _SMALL = 1 << 20
 _BATCH = 8 << 20
 _MOST = 1000  # files in one request
+_DAMAGED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 
 
 class Collector:
@@ -59,11 +60,11 @@ class Collector:
     def _ever_sent(self) -> list[str]:
         """Return what this runner, and those before it that were killed, have sent."""
         try:
-            with open(self._folder.file("sent.jsonl"), encoding="ascii") as file:
-                lines = [line for line in file if line.endswith("\n")]
+            with open(self._folder.file("sent.jsonl"), "rb") as file:
+                paths = [_path_in(line) for line in file]
         except FileNotFoundError:
             return []
-        return list(dict.fromkeys(json.loads(line) for line in lines))
+        return list(dict.fromkeys(path for path in paths if path))
 
     def files(self, top: str) -> Iterator[str]:
         """Yield the paths of the plain files below one of these folders."""
@@ -124,9 +125,9 @@ class Collector:
         if self._given is None:
             try:
                 rows = self._folder.read("given.json")
-            except FileNotFoundError:
-                rows = {}
-            self._given = {path: (row[0], row[1]) for path, row in rows.items()}
+                self._given = {path: (row[0], row[1]) for path, row in rows.items()}
+            except (FileNotFoundError, *_DAMAGED):
+                self._given = {}  # better too many outputs than none
         return self._given
 
     def _send(self, server: Server, batch: list[tuple[str, int, int]]) -> None:
@@ -141,6 +142,7 @@ class Collector:
         length = sum(len(header) + size for header, _, size in frames)
         if frames:
             with open(self._folder.file("sent.jsonl"), "a", encoding="ascii") as file:
+                file.write("\n")  # a line that was cut by a kill must not spoil the next one
                 file.writelines(json.dumps(path) + "\n" for _, path, _ in frames)
             for reason in server.collect(self._bytes_of(frames), length):
                 self._folder.say(f"retarget: a file is not kept: {reason}")
@@ -196,6 +198,16 @@ class Collector:
     def _base(self, path: str) -> str:
         is_artifact = path.split("/", 1)[0] == "artifacts"
         return os.path.join(self._root, "track" if is_artifact else "work")
+
+
+def _path_in(line: bytes) -> str | None:
+    """Return the path in a line of `sent.jsonl`; None if it was cut, or scripts wrote there."""
+    try:
+        path = json.loads(line)
+        shown(path)
+    except _DAMAGED:
+        return None
+    return path
 
 
 def shown(path: str) -> str:
