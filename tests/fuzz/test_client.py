@@ -11,16 +11,18 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from retarget.core.errors import RetargetError
 from retarget.core.home import Home
+from retarget.sdk import snapshot
 from retarget.sdk.background import read_server, read_token
 from retarget.sdk.definitions import read_conda, read_pyproject
 from retarget.sdk.follow import labelled
 from retarget.sdk.http import Address, Connection, Elsewhere
 from retarget.sdk.ignore import IgnoreFile, walk
 from retarget.sdk.requirements import read_requirements
-from tests.fuzz.mutated import noise, noisy_text, read_or_refused
+from tests.fuzz.mutated import mutated, noise, noisy_text, read_or_refused
 
 
 def in_a_file(name: str, content: bytes, read: Callable[[Path], object]) -> None:
@@ -80,6 +82,30 @@ def test_files_of_the_server(content: bytes) -> None:
         found = read_server(home)
         assert found is None or isinstance(found.pid, int)
         read_or_refused(lambda: Address("http://127.0.0.1:5", read_token(home)))
+
+
+@pytest.fixture(scope="module")
+def scanned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path, bytes]]:
+    """A folder of code, the file that remembers what is in it, and what that file says."""
+    code, cache = tmp_path_factory.mktemp("code"), tmp_path_factory.mktemp("cache")
+    (code / "a").write_text("one")
+    (code / "b").write_text("two")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(snapshot, "_RACY", 0)  # what was written a moment ago is remembered too
+        snapshot.scan(code, cache=cache)
+        [remembered] = cache.iterdir()
+        yield code, remembered, remembered.read_bytes()
+
+
+@given(st.data())
+def test_what_is_remembered_of_a_folder(
+    scanned: tuple[Path, Path, bytes], data: st.DataObject
+) -> None:
+    """Damaged or not, it never changes what the folder is said to hold."""
+    code, remembered, right = scanned
+    remembered.write_bytes(data.draw(st.one_of(mutated(right), noise(right.partition(b"\n")[2]))))
+    found = snapshot.scan(code, cache=remembered.parent).manifest
+    assert (found, remembered.read_bytes()) == (snapshot.scan(code).manifest, right)
 
 
 @given(noisy_text("http://127.0.0.1:5000", "https://user@host:1/path?x#y", "http://[::1]:80"))

@@ -1,8 +1,11 @@
-"""What the server reads that is no plain JSON: frames of files, lines that scripts log, events."""
+"""What the server reads that is no plain JSON: frames, lines that scripts log, its own files."""
 
 import asyncio
 import json
+import os
+import tempfile
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +15,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from retarget.blobs.folder import Blobs
+from retarget.blobs.uploads import Uploads
 from retarget.control.decide import on_report
 from retarget.control.track import read
+from retarget.core.errors import NotFound
+from retarget.core.home import Home
 from retarget.core.states import LIVE
+from retarget.server import __main__ as serving
 from retarget.server.frames import Body, take_blobs, take_outputs
 from retarget.server.routes.attempts import Events
 from tests.control.jobs import job
@@ -105,3 +112,44 @@ def test_events_of_runners(content: bytes, state: Any) -> None:
         return
     for event in events:
         read_or_refused(lambda event=event: on_report(job("a", state=state), event.model_dump()))
+
+
+@given(noise(b'{"id": "%s", "path": "a/b", "parts": 3, "done": false}' % (b"0" * 32)))
+def test_what_is_known_of_an_upload(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        uploads = Uploads(Path(folder))
+        made = uploads.create("a/b", 3)
+        (Path(folder) / made.id / "upload.json").write_bytes(
+            content.replace(b"0" * 32, made.id.encode())
+        )
+        try:
+            found = uploads.find(made.id)
+        except NotFound:
+            return
+        kinds = [type(each) for each in (found.path, found.parts, found.done)]
+        assert (found.id, kinds) == (made.id, [str, int, bool])
+
+
+@given(noise(b'{"pid": %d, "url": "http://127.0.0.1:5"}' % os.getpid(), b'{"pid":' * 3000))
+def test_its_announcement_is_seen_to_be_spoiled(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        home = Home(Path(folder))
+        home.server_file.write_bytes(content)
+        announced = serving._is_announced(home)  # pyright: ignore[reportPrivateUsage]
+        assert not announced or str(os.getpid()).encode() in content
+
+
+@given(noise(b"0", b"9" * 5000, "٣".encode()))
+def test_the_port_of_the_last_server(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        home = Home(Path(folder))
+        (home.root / "port").write_bytes(content)
+        serving._bind(home, {}).close()  # pyright: ignore[reportPrivateUsage]
+
+
+@given(noise(b"kD0-_aZ", b"a\nb"))
+def test_the_secret_of_the_home(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "token"
+        path.write_bytes(content)
+        read_or_refused(lambda: serving._secret(path))  # pyright: ignore[reportPrivateUsage]

@@ -42,10 +42,16 @@ class Uploads:
         return upload
 
     def find(self, upload_id: str) -> Upload:
+        """Return what is known of an upload. One whose file is damaged has to begin again."""
         try:
-            return Upload(**json.loads((self._folder(upload_id) / _FACTS).read_text()))
-        except FileNotFoundError:
+            raw = json.loads((self._folder(upload_id) / _FACTS).read_bytes())
+            found = Upload(**raw)
+        except (FileNotFoundError, ValueError, TypeError, RecursionError):
             raise _unknown(upload_id) from None
+        kinds = (type(found.path), type(found.parts), type(found.done))
+        if found.id != upload_id or kinds != (str, int, bool):
+            raise _unknown(upload_id)
+        return found
 
     def turn(self, upload_id: str) -> AbstractContextManager[object]:
         """Let one at a time finish an upload: who asks again while it is done waits for it."""

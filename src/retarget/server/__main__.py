@@ -24,6 +24,7 @@ from retarget.core.home import Home, home_from
 from retarget.server.app import Settings, make_app
 
 _log = logging.getLogger("retarget")
+_LONGEST_PORT = 5  # digits
 
 
 def main() -> int:
@@ -101,7 +102,7 @@ def _announce(server: uvicorn.Server, settings: Settings) -> None:
 def _is_announced(home: Home) -> bool:
     try:
         return json.loads(home.server_file.read_bytes())["pid"] == os.getpid()
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
@@ -150,11 +151,11 @@ def _bind(home: Home, environ: Mapping[str, str]) -> socket.socket:
     """Listen where told; else on loopback, at the port of the last server if it is free."""
     host = environ.get("RETARGET_HOST") or "127.0.0.1"
     asked = environ.get("RETARGET_PORT")
-    if asked and not asked.isdecimal():
+    if asked and not _is_number(asked):
         raise Invalid(f"RETARGET_PORT: {asked!r} is not a port number")
     remembered = home.root / "port"
     last = remembered.read_text(errors="replace") if remembered.exists() else ""
-    ports = [int(asked)] if asked else [int(last) if last.isdecimal() else 0, 0]
+    ports = [int(asked)] if asked else [int(last) if _is_number(last) else 0, 0]
     failure: Exception | None = None
     for port in ports:
         listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -169,6 +170,10 @@ def _bind(home: Home, environ: Mapping[str, str]) -> socket.socket:
             remembered.write_text(str(listener.getsockname()[1]))
         return listener
     raise Conflict(f"cannot listen on {host}:{ports[0]}: {failure}; choose another RETARGET_PORT")
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _LONGEST_PORT
 
 
 def _secret(path: Path) -> str:
