@@ -8,7 +8,7 @@ ifndef SEED
 SEED := $(shell date +%s)
 endif
 FUZZ_CASES ?= 20000
-PROPERTIES := tests/fuzz tests/store/test_lives.py tests/blobs/test_streams.py tests/core/test_snapshots.py tests/core/test_filters.py tests/sdk/test_ignore.py
+PROPERTIES := tests/fuzz tests/store/test_lives.py tests/store/test_track_files.py tests/blobs/test_streams.py tests/core/test_snapshots.py tests/core/test_filters.py tests/sdk/test_ignore.py
 FUZZ_SEED ?= $(SEED)
 READY := .venv/.ready
 

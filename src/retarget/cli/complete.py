@@ -54,7 +54,7 @@ def _names(
     try:
         rows = rows_of(_running()(path))
         return _beginning((row[field] for row in rows), incomplete)
-    except (RetargetError, OSError, KeyError, TypeError):
+    except (RetargetError, OSError, KeyError, TypeError, AttributeError):
         return []  # Tab is not the place for an error
 
 

@@ -163,6 +163,8 @@ def _ask_to_stop(home: "Home", found: "Found") -> None:
 
 
 def _show(found: "Found", home: "Home", *, as_json: bool) -> None:
+    from retarget.sdk.records import view
+
     about: dict[str, Any] = {
         "running": True,
         "pid": found.pid,
@@ -170,7 +172,7 @@ def _show(found: "Found", home: "Home", *, as_json: bool) -> None:
         "version": found.version,
         "started": found.started,
         "home": str(home.root),
-        "jobs": _connection(home, found).get("/api/server")["jobs"],
+        "jobs": view(_connection(home, found).get("/api/server"), {"jobs": dict[str, int]})["jobs"],
     }
     if as_json:
         write_json(about)

@@ -13,6 +13,7 @@ from retarget.core.errors import NotFound, ServerUnreachable
 from retarget.core.states import JobState
 from retarget.sdk.given import address
 from retarget.sdk.http import Connection
+from retarget.sdk.records import JOB, Stream, records, view
 
 Piece = tuple[str, bytes]  # the stream, and some of its bytes
 View = dict[str, Any]
@@ -64,8 +65,8 @@ class Watch:
                 self._lost(error)
                 continue
             self._heard = time.monotonic()
-            if answer["done"]:
-                return answer["jobs"]
+            if view(answer, {"done": bool, "jobs": list[dict[str, Any]]})["done"]:
+                return [view(each, JOB) for each in answer["jobs"]]
 
     def change(self) -> None:
         """Wait until the job's version moves on, or half a minute."""
@@ -73,15 +74,14 @@ class Watch:
         query = {"wait": f"{wait:.3f}", "version": self.view["version"]}
         while True:
             try:
-                view: View = self.connection.get(self.path, query)
+                answer = self.connection.get(self.path, query)
                 break
             except ServerUnreachable as error:
                 self._lost(error)
         self._heard = time.monotonic()
-        moved = view["version"] != self.view["version"]
-        self.view = view
-        if moved:
-            self.on_change(view)
+        before, self.view = self.view["version"], view(answer, JOB)
+        if self.view["version"] != before:
+            self.on_change(self.view)
 
     def follow(self) -> Iterator[Piece]:
         """Yield the log of this and every later attempt; each begins with `prepare`."""
@@ -148,22 +148,24 @@ class Watch:
     def _rest(self, number: int) -> Iterator[Piece]:
         # a runner may have a last word after its script
         query = {"attempt": number}
-        known = [row["stream"] for row in self._streams(query) if self._has_more(number, row)]
+        known = [row.stream for row in self._streams(query) if self._has_more(number, row)]
         for stream in known:
             yield from self.stream(number, stream)
 
-    def _streams(self, query: dict[str, Any]) -> list[dict[str, Any]]:
+    def _streams(self, query: dict[str, Any]) -> list[Stream]:
         while True:
             try:
-                return self.connection.get(f"{self.path}/streams", query)
+                answer = self.connection.get(f"{self.path}/streams", query)
+                break
             except NotFound:
                 return []
             except ServerUnreachable as error:
                 self._lost(error)
+        return records(Stream, answer)
 
-    def _has_more(self, number: int, row: dict[str, Any]) -> bool:
-        shown = row["stream"] in ("prepare", "output") or row["stream"].startswith("rank-")
-        return shown and row["size"] > self._offsets[number, row["stream"]]
+    def _has_more(self, number: int, row: Stream) -> bool:
+        shown = row.stream in ("prepare", "output") or row.stream.startswith("rank-")
+        return shown and row.size > self._offsets[number, row.stream]
 
     def _is_over(self, number: int) -> bool:
         waits_for_another = self.view["state"] == JobState.QUEUED

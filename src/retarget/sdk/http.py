@@ -334,7 +334,7 @@ def _meet(channel: _Channel) -> None:
         ) from error
     except (OSError, http.client.HTTPException):
         is_ours, who = False, "it does not speak HTTP"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         is_ours, who = False, "its answer is another"
     if not is_ours:
         channel.line.close()

@@ -12,7 +12,18 @@ from retarget.sdk import given
 from retarget.sdk.follow import Expired, Piece, View, Watch, job_path, labelled
 from retarget.sdk.http import Connection
 from retarget.sdk.models import ModelVersion, register
-from retarget.sdk.records import Attempt, Move, Output, Stream, Why, record
+from retarget.sdk.records import (
+    JOB,
+    Attempt,
+    Move,
+    Output,
+    Stream,
+    Why,
+    record,
+    records,
+    rows,
+    view,
+)
 from retarget.sdk.timing import Stage, stages
 from retarget.sdk.tracking import Series, Tracking, read_series, read_tracking
 
@@ -23,9 +34,9 @@ _TOGETHER = 1000  # jobs that are waited for with one request
 class Job:
     """What was submitted. Its fields are as of the last look; `refresh` and `wait` look again."""
 
-    def __init__(self, connection: Connection, view: View) -> None:
+    def __init__(self, connection: Connection, told: Any) -> None:
         self._connection = connection
-        self._view = view
+        self._view = view(told, JOB)
 
     def __repr__(self) -> str:
         return f"<Job {self.name} {self.state.value}>"
@@ -68,13 +79,13 @@ class Job:
 
     @property
     def attempts(self) -> list[Attempt]:
-        if self._view.get("attempts") is None:  # a listing leaves them out
+        if self._view["attempts"] is None:  # a listing leaves them out
             self.refresh()
-        return [record(Attempt, raw) for raw in self._view["attempts"]]
+        return records(Attempt, self._view["attempts"])
 
     def timing(self, attempt: int | None = None) -> list[Stage]:
         """Return when each stage of an attempt was reached, of the last one unless told."""
-        if self._view.get("attempts") is None:
+        if self._view["attempts"] is None:
             self.refresh()
         return stages(self._view, attempt)
 
@@ -82,9 +93,9 @@ class Job:
         """Return all the server told at the last look."""
         return dict(self._view)
 
-    def refresh(self, view: View | None = None) -> "Job":
+    def refresh(self, told: View | None = None) -> "Job":
         """Look again, or take what the server has just told of it, and return self."""
-        self._view = self._connection.get(self._path) if view is None else view
+        self._view = view(self._connection.get(self._path) if told is None else told, JOB)
         return self
 
     def wait(self, *, show_output: bool = False, timeout: float | None = None) -> JobState:
@@ -152,11 +163,11 @@ class Job:
     def streams(self, *, attempt: int | None = None) -> list[Stream]:
         """List the parts of the log of one attempt, the last one if none is named."""
         found = self._connection.get(f"{self._path}/streams", {"attempt": attempt})
-        return [record(Stream, raw) for raw in found]
+        return records(Stream, found)
 
     def outputs(self) -> list[Output]:
         """List the files the job has left so far: in `outputs/`, in `logs/`, and as artifacts."""
-        return [record(Output, raw) for raw in self._connection.get(f"{self._path}/outputs")]
+        return records(Output, self._connection.get(f"{self._path}/outputs"))
 
     def download(self, path: str = "", to: str | Path = ".") -> list[Path]:
         """Fetch one file, or all of a folder, or all there are, and return where they are.
@@ -214,7 +225,7 @@ class Job:
 
         A job that has ended already raises Conflict.
         """
-        self._view = self._connection.post(f"{self._path}/cancel")
+        self.refresh(self._connection.post(f"{self._path}/cancel"))
 
     def rerun(self, *, target: str | None = None, name: str | None = None) -> "Job":
         """Submit the same code, command and environment again, on `target` if one is named."""
@@ -227,7 +238,7 @@ class Job:
 
     def history(self) -> list[Move]:
         """List every move of the job's state, the first one first."""
-        return [record(Move, raw) for raw in self._connection.get(f"{self._path}/history")]
+        return records(Move, self._connection.get(f"{self._path}/history"))
 
     def delete(self) -> None:
         """Remove a job that has ended, with its log, outputs, metrics and artifacts."""
@@ -243,8 +254,8 @@ class Job:
         deadline: float | None = None,
         on_change: Callable[["Job"], None] | None = None,
     ) -> Watch:
-        def changed(view: View) -> None:
-            self._view = view
+        def changed(told: View) -> None:
+            self._view = told
             if on_change is not None:
                 on_change(self)
 
@@ -298,12 +309,15 @@ class Jobs:
     def _pages(self, query: dict[str, Any], *, size: int = _PAGE) -> Iterator[Job]:
         before: str | None = None
         while True:
-            page = self._connection.get("/api/jobs", {**query, "limit": size, "before": before})
-            for view in page:
-                yield Job(self._connection, view)
+            asked = {**query, "limit": size, "before": before}
+            page = [
+                Job(self._connection, told)
+                for told in rows(self._connection.get("/api/jobs", asked))
+            ]
+            yield from page
             if len(page) < size:
                 return
-            before = page[-1]["id"]
+            before = page[-1].id
 
 
 def _decoded(pieces: Iterator[bytes]) -> Iterator[str]:
@@ -331,9 +345,10 @@ def wait_all(connection: Connection, jobs: list[Job], timeout: float | None) -> 
     for some in (ids[at : at + _TOGETHER] for at in range(0, len(ids), _TOGETHER)):
         watch = Watch(connection, by_id[some[0]].to_json(), deadline)
         try:
-            views = watch.wait_for_all(some)
+            found = watch.wait_for_all(some)
         except Expired:
-            views = [by_id[each].refresh().to_json() for each in some]
-        for view in views:
-            by_id[view["id"]].refresh(view)
+            found = [by_id[each].refresh().to_json() for each in some]
+        for told in found:
+            if told["id"] in by_id:
+                by_id[told["id"]].refresh(told)
     return [job.state for job in jobs]

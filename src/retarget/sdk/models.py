@@ -7,9 +7,27 @@ from typing import Any
 from retarget.core.errors import NotFound
 from retarget.sdk.given import address
 from retarget.sdk.http import Connection
-from retarget.sdk.records import Output, record
+from retarget.sdk.records import Output, number, record, records, rows, view
 
 _MODELS = "/api/models"
+
+# What views of a version and of a model tell at least.
+_VERSION: dict[str, Any] = {
+    **dict.fromkeys(("name", "description", "stage", "source", "location"), str),
+    **dict.fromkeys(("created", "changed"), float),
+    "version": int,
+    "tags": dict[str, str],
+    "aliases": list[str],
+    "lineage": dict[str, Any],
+}
+_MODEL: dict[str, Any] = {
+    **dict.fromkeys(("name", "description"), str),
+    **dict.fromkeys(("created", "changed"), float),
+    "tags": dict[str, str],
+    "aliases": dict[str, int],
+    "latest": dict[str, Any] | None,
+    "versions": list[Any] | None,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +44,9 @@ class Lineage:
 class ModelVersion:
     """A version of a model, as of when it was looked at."""
 
-    def __init__(self, connection: Connection, view: dict[str, Any]) -> None:
+    def __init__(self, connection: Connection, told: Any) -> None:
         self._connection = connection
-        self._view = view
+        self._view = view(told, _VERSION)
 
     def __repr__(self) -> str:
         return f"<ModelVersion {self.name}:{self.version}>"
@@ -56,8 +74,8 @@ class ModelVersion:
     @property
     def lineage(self) -> Lineage:
         """The job it came from, its code, its environment, and what it measured."""
-        raw = self._view["lineage"]
-        metrics = {key: float(value) for key, value in raw["metrics"].items()}
+        raw = view(self._view["lineage"], {"metrics": dict[str, float | str]})
+        metrics = {key: number(value) for key, value in raw["metrics"].items()}
         return record(Lineage, raw | {"metrics": metrics})
 
     def to_json(self) -> dict[str, Any]:
@@ -66,7 +84,7 @@ class ModelVersion:
 
     def files(self) -> list[Output]:
         """List its files; paths begin at the version's own folder."""
-        return [record(Output, raw) for raw in self._connection.get(f"{self._path}/files")]
+        return records(Output, self._connection.get(f"{self._path}/files"))
 
     def download(self, folder: str | Path = ".") -> list[Path]:
         """Fetch all its files into `folder`, and return where they are.
@@ -85,7 +103,7 @@ class ModelVersion:
     def alias(self, alias: str) -> None:
         """Have an alias mean this version; it leaves the one that had it before."""
         path = address(f"{model_path(self.name)}/aliases", alias, "an alias")
-        self._view = self._connection.put(path, {"version": self.version})
+        self._view = view(self._connection.put(path, {"version": self.version}), _VERSION)
 
     def delete(self) -> None:
         """Remove the version with its files. Its number is not given again."""
@@ -99,9 +117,9 @@ class ModelVersion:
 class Model:
     """A registered model, as of when it was looked at."""
 
-    def __init__(self, connection: Connection, view: dict[str, Any]) -> None:
+    def __init__(self, connection: Connection, told: Any) -> None:
         self._connection = connection
-        self._view = view
+        self._view = view(told, _MODEL)
 
     def __repr__(self) -> str:
         return f"<Model {self.name}>"
@@ -136,9 +154,9 @@ class Model:
 
     def versions(self) -> list[ModelVersion]:
         """List its versions, the newest first."""
-        if self._view.get("versions") is None:  # a listing leaves them out
-            self._view = self._connection.get(model_path(self.name))
-        return [ModelVersion(self._connection, raw) for raw in self._view["versions"]]
+        if self._view["versions"] is None:  # a listing leaves them out
+            self._view = view(self._connection.get(model_path(self.name)), _MODEL)
+        return [ModelVersion(self._connection, raw) for raw in rows(self._view["versions"])]
 
     def remove_alias(self, alias: str) -> None:
         """Have an alias mean nothing. One that is not there is fine."""
@@ -154,7 +172,7 @@ class Model:
 
 
 def list_models(connection: Connection) -> list[Model]:
-    return [Model(connection, raw) for raw in connection.get(_MODELS)]
+    return [Model(connection, raw) for raw in rows(connection.get(_MODELS))]
 
 
 def read_model(connection: Connection, name: str) -> Model:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from retarget.sdk.given import address
 from retarget.sdk.http import Connection
-from retarget.sdk.records import KnownEnvironment, record
+from retarget.sdk.records import KnownEnvironment, record, records, view
 
 if TYPE_CHECKING:
     from retarget.sdk.environments import Environment
@@ -34,11 +34,10 @@ class Environments:
 
         Conflict while a job uses it.
         """
-        return self._connection.delete(_path(name))["removed"]
+        return view(self._connection.delete(_path(name)), {"removed": list[str]})["removed"]
 
     def list(self) -> list[KnownEnvironment]:
-        found = self._connection.get("/api/environments")
-        return [record(KnownEnvironment, raw) for raw in found]
+        return records(KnownEnvironment, self._connection.get("/api/environments"))
 
 
 def _path(name: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 from retarget.sdk.given import address
 from retarget.sdk.http import Connection
-from retarget.sdk.records import Target, record
+from retarget.sdk.records import Target, record, records, rows
 
 
 class Targets:
@@ -23,14 +23,14 @@ class Targets:
 
     def kinds(self) -> list[dict[str, Any]]:
         """List the kinds the server knows, each with the JSON schema of its settings."""
-        return self._connection.get("/api/targets/kinds")
+        return rows(self._connection.get("/api/targets/kinds"))
 
     def check(self, name: str) -> Target:
         """Ask a target what it has now; TargetUnreachable, with what to do, if it is silent."""
         return record(Target, self._connection.post(f"{_path(name)}/check", repeatable=True))
 
     def list(self) -> list[Target]:
-        return [record(Target, raw) for raw in self._connection.get("/api/targets")]
+        return records(Target, self._connection.get("/api/targets"))
 
 
 def _path(name: str) -> str:

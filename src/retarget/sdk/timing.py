@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from retarget.sdk.records import Attempt, records
+
 # What is known of an attempt by name, and what it means.
 _STAGES = {
     "created": "placed on its target",
@@ -27,12 +29,13 @@ class Stage:
 
 def stages(view: dict[str, Any], number: int | None = None) -> list[Stage]:
     """Return the stages of one attempt, the last unless told, in the order they were reached."""
-    attempts: list[dict[str, Any]] = view["attempts"] or []
-    chosen = [each for each in attempts if number in (None, each["number"])]
+    attempts = records(Attempt, view["attempts"] or [])
+    chosen = [each for each in attempts if number in (None, each.number)]
     reached = [("submitted", "submitted", float(view["created"]))]
     for name, meaning in _STAGES.items() if chosen else ():
-        if chosen[-1][name] is not None:
+        at: float | None = getattr(chosen[-1], name)
+        if at is not None:
             shown = "placed" if name == "created" else name
-            reached.append((shown, meaning, float(chosen[-1][name])))
+            reached.append((shown, meaning, float(at)))
     reached.sort(key=lambda stage: stage[2])
     return [Stage(*stage, since=stage[2] - float(view["created"])) for stage in reached]

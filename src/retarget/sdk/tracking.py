@@ -9,9 +9,11 @@ from retarget.core.errors import Invalid
 from retarget.core.states import JobState
 from retarget.sdk.given import TEXT, check
 from retarget.sdk.http import Connection
-from retarget.sdk.records import record
+from retarget.sdk.records import number, record, records, view
 
 _EXPERIMENTS = "/api/experiments"
+_WITH_METRICS = {"metrics": list[Any]}
+_SERIES = {"min": float | str | None, "max": float | str | None, "points": list[Any]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ class Experiment:
 
 def read_tracking(connection: Connection, job: str) -> Tracking:
     """Ask what the job at this path has logged."""
-    raw = connection.get(f"{job}/tracking")
+    raw = view(connection.get(f"{job}/tracking"), _WITH_METRICS)
     return record(Tracking, raw | {"metrics": _latest(raw)})
 
 
@@ -114,13 +116,14 @@ def read_series(connection: Connection, job: str, key: str, points: int) -> Seri
     check("key", key, TEXT)
     if not key:
         raise Invalid("the name of a metric is empty")
-    raw = connection.get(f"{job}/metrics/{quote(key, errors='replace')}", {"points": points})
-    bounds = {name: None if raw[name] is None else float(raw[name]) for name in ("min", "max")}
+    path = f"{job}/metrics/{quote(key, errors='replace')}"
+    raw = view(connection.get(path, {"points": points}), _SERIES)
+    bounds = {name: None if raw[name] is None else number(raw[name]) for name in ("min", "max")}
     return record(Series, raw | bounds | {"points": [_point(each) for each in raw["points"]]})
 
 
 def list_experiments(connection: Connection) -> list[Experiment]:
-    return [record(Experiment, raw) for raw in connection.get(_EXPERIMENTS)]
+    return records(Experiment, connection.get(_EXPERIMENTS))
 
 
 def read_experiment(connection: Connection, name: str, limit: int) -> Experiment:
@@ -128,18 +131,19 @@ def read_experiment(connection: Connection, name: str, limit: int) -> Experiment
     if not name:
         raise Invalid("the name of an experiment is empty")
     path = f"{_EXPERIMENTS}/{quote(name, safe='', errors='replace')}"
-    raw = connection.get(path, {"limit": limit})
+    raw = view(connection.get(path, {"limit": limit}), {"newest": list[Any]})
     return record(Experiment, raw | {"newest": [_run(each) for each in raw["newest"]]})
 
 
 def _latest(raw: Mapping[str, Any]) -> dict[str, Point]:
-    return {each["key"]: _point(each) for each in raw["metrics"]}
+    return {view(each, {"key": str})["key"]: _point(each) for each in raw["metrics"]}
 
 
-def _point(raw: Mapping[str, Any]) -> Point:
-    # NaN and the infinities come as text, which `float` reads as well
-    return Point(raw["step"], raw["timestamp"], float(raw["value"]))
+def _point(raw: Any) -> Point:
+    told = view(raw, {"value": float | str})
+    return record(Point, told | {"value": number(told["value"])})
 
 
-def _run(raw: Mapping[str, Any]) -> Run:
-    return record(Run, dict(raw) | {"metrics": _latest(raw)})
+def _run(raw: Any) -> Run:
+    told = view(raw, _WITH_METRICS)
+    return record(Run, told | {"metrics": _latest(told)})

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from retarget.core.errors import Invalid
 from retarget.sdk.http import Connection, Content
+from retarget.sdk.records import view
 
 
 class Uploads:
@@ -16,12 +17,14 @@ class Uploads:
     def is_whole(self, snapshot: str, /) -> bool:
         """Tell whether the server has a snapshot with all its files."""
         asked = {"snapshot": snapshot}
-        return self._connection.post("/api/blobs/whole", asked, repeatable=True)["whole"]
+        answer = self._connection.post("/api/blobs/whole", asked, repeatable=True)
+        return view(answer, {"whole": bool})["whole"]
 
     def missing(self, digests: list[str], /) -> list[str]:
         """Return those of `digests` that the server does not have."""
         asked = {"digests": digests}
-        return self._connection.post("/api/blobs/missing", asked, repeatable=True)["missing"]
+        answer = self._connection.post("/api/blobs/missing", asked, repeatable=True)
+        return view(answer, {"missing": list[str]})["missing"]
 
     def put_many(self, items: list[tuple[str, bytes]], /) -> None:
         frames = (

@@ -14,7 +14,7 @@ from retarget.sdk.background import Background
 from retarget.sdk.http import Address, Connection, Elsewhere, Server
 from retarget.sdk.jobs import Job, Jobs, wait_all
 from retarget.sdk.models import Model, list_models, read_model
-from retarget.sdk.records import KnownEnvironment
+from retarget.sdk.records import KnownEnvironment, rows, view
 from retarget.sdk.registry import Environments
 from retarget.sdk.targets import Targets
 from retarget.sdk.tracking import Experiment, list_experiments, read_experiment
@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # what only a submission needs is imported there: most comman
     from retarget.sdk.snapshot import Scan
     from retarget.sdk.submission import Options, Progress, Reading, Script, Work
 
+_PLAN = {"target": str, "kind": str, "launch": dict[str, Any], "native": dict[str, Any]}
 Folder = str | os.PathLike[str]
 
 
@@ -120,7 +121,7 @@ class Workspace:
         work = work_of(script, code, options.get("args"))
         spec = self._spec(work, target, options)
         found = self._scan(work, reading).manifest
-        plan = self._connection.post("/api/jobs/plan", spec, repeatable=True)
+        plan = view(self._connection.post("/api/jobs/plan", spec, repeatable=True), _PLAN)
         about = {"files": len(found.entries), "bytes": found.size, "snapshot": found.digest}
         return plan | {"code": {"folder": str(work.folder), **about}}
 
@@ -167,7 +168,7 @@ class Workspace:
         if not specs:
             return []
         found = self._connection.post("/api/jobs/batch", {"jobs": specs})
-        return [Job(self._connection, view) for view in found]
+        return [Job(self._connection, told) for told in rows(found)]
 
     def wait_all(self, jobs: Iterable[Job], *, timeout: float | None = None) -> list[JobState]:
         """Wait until all of these jobs are final, and return their states in the same order.
@@ -178,7 +179,8 @@ class Workspace:
 
     def collect(self, *, keep: float = 3600.0) -> dict[str, int]:
         """Remove blobs that nothing refers to and that are older than `keep` seconds."""
-        return self._connection.post("/api/server/collect", query={"keep": keep}, repeatable=True)
+        asked = {"keep": keep}
+        return view(self._connection.post("/api/server/collect", query=asked, repeatable=True), {})
 
     def _scan(self, work: "Work", reading: "Reading | None") -> "Scan":
         from retarget.sdk.snapshot import scan
