@@ -375,6 +375,35 @@ class TestRunnersThatComeBack(OnThisMachine, Bench):
             self.see(lambda: not self.alive(pid))
         assert self.run_shell(driver, receiver, "echo hi").stream() == b"hi\n"
 
+    def test_one_that_hangs_while_it_rests_does_not_keep_what_it_is_given(
+        self, driver: Driver, receiver: Receiver
+    ) -> None:
+        pid = self.come_back(driver, receiver)
+        self.see(lambda: not self.alive(pid) or self.rests(pid))
+        if self.alive(pid):
+            os.kill(pid, signal.SIGSTOP)
+        launch = self.launch_of(receiver, "sh", "-c", "echo hi")
+        handle = driver.launch(launch)
+        if self.wait(driver, handle, Phase.EXITED, Phase.DEAD).phase is Phase.DEAD:
+            driver.launch(launch)  # as a server does
+        self.finish(driver, handle)
+        assert receiver.heard(launch.key).stream() == b"hi\n"
+        self.see(lambda: not self.alive(pid))
+
+    @pytest.mark.parametrize(
+        "harm",
+        [
+            "echo 777 > /proc/$PPID/oom_score_adj",
+            "renice -n 5 -p $PPID",
+            "prlimit --pid $PPID --core=1:1",
+        ],
+    )
+    def test_what_a_script_does_to_its_runner_does_not_reach_the_next(
+        self, driver: Driver, receiver: Receiver, harm: str
+    ) -> None:
+        first = self._launch_one(driver, receiver, command=("sh", "-c", f"{{ {harm}; }} >&2"))
+        assert all(self._launch_one(driver, receiver) != first for _ in range(3))
+
     def test_one_that_was_told_to_stop_does_not_come_back(
         self, driver: Driver, receiver: Receiver
     ) -> None:

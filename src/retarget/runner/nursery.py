@@ -9,8 +9,11 @@ comes back for the next launch: the fork and what follows it cost more than such
 from __future__ import annotations
 
 import array
+import errno
+import fcntl
 import gc
 import os
+import resource
 import select
 import signal
 import socket
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 _ROOM = "-" * 4200  # where a runner writes what `ps` shall show of it: a path is 4096 at most
 _LONGEST = 8192
 _REST = 10.0  # seconds that a runner without work is kept
+_HANGS = 5.0  # seconds after which one that has not taken what it was given is killed
+_LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+_UNREAD = 0x5411  # of Linux: how much of what was sent is not read yet
 _COMMAND = [sys.executable, "-I", "-S", sys.argv[0]]
 _shown_at: list[
     int
@@ -55,6 +61,8 @@ def _hear(door: socket.socket) -> Order | None:
     folder, passed, _, _ = door.recvmsg(_LONGEST, room, socket.MSG_CMSG_CLOEXEC)
     if not folder:
         return None
+    if not passed:  # the lock was dropped, and is free: it will be asked again
+        raise OSError(errno.EMFILE, "too many files are open here")
     return os.fsdecode(folder), array.array("i", passed[0][2])[0]
 
 
@@ -77,31 +85,47 @@ class _Nursery:
     def __init__(self, door: socket.socket) -> None:
         self._door = door
         self._runners: dict[int, socket.socket] = {}
+        self._pids: dict[int, int] = {}
         self._free: dict[int, float] = {}  # since when; the last one came back last
+        self._given: dict[int, float] = {}  # to whom something was given, and when
         self._poll = select.poll()
         self._poll.register(door, select.POLLIN)
 
     def look(self) -> bool:
         """Wait until something happens and see to it; False when the door has closed."""
-        ready = [number for number, _ in self._poll.poll(1000 if self._free else None)]
+        pause = 1000 if self._free or self._given else None
+        ready = [number for number, _ in self._poll.poll(pause)]
         for number in ready:
             if number != self._door.fileno():
                 self._hear_from(number)
         if self._door.fileno() in ready:
-            order = _hear(self._door)
+            try:
+                order = _hear(self._door)
+            except OSError:
+                return True
             if order is None:
                 return False
             self._give(order)
-        for number, since in list(self._free.items()):
-            if time.monotonic() - since > _REST:
-                self._dismiss(number)
+        self._tidy(time.monotonic())
         return True
+
+    def _tidy(self, now: float) -> None:
+        """Send home who has rested long enough, and end who does not take what it was given."""
+        for number, since in list(self._free.items()):
+            if now - since > _REST:
+                self._dismiss(number)
+        for number, since in list(self._given.items()):
+            if now - since > _HANGS:
+                del self._given[number]
+                if _is_unread(self._runners[number]):  # stopped, perhaps; alive, as its socket is
+                    os.kill(self._pids[number], signal.SIGKILL)
 
     def _hear_from(self, number: int) -> None:
         try:
             is_free = self._runners[number].recv(1)
         except OSError:
             is_free = b""
+        self._given.pop(number, None)
         if is_free:
             self._free[number] = time.monotonic()
         else:
@@ -110,6 +134,8 @@ class _Nursery:
     def _dismiss(self, number: int) -> None:
         self._poll.unregister(number)
         self._free.pop(number, None)
+        self._given.pop(number, None)
+        self._pids.pop(number)
         self._runners.pop(number).close()
 
     def _give(self, order: Order) -> None:
@@ -126,6 +152,7 @@ class _Nursery:
             number, _ = self._free.popitem()
             try:
                 ask(self._runners[number], *order)
+                self._given[number] = time.monotonic()
                 return True
             except OSError:
                 self._dismiss(number)  # it was killed
@@ -135,15 +162,16 @@ class _Nursery:
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             try:
-                is_runner = os.fork() == 0
+                pid = os.fork()
             except OSError:
                 ours.close()
                 raise
-            if is_runner:
+            if pid == 0:
                 for each in (self._door, ours, *self._runners.values()):
                     each.close()
                 _become(its, order)
         self._runners[ours.fileno()] = ours
+        self._pids[ours.fileno()] = pid
         self._poll.register(ours, select.POLLIN)
 
 
@@ -163,8 +191,8 @@ def _become(nursery: socket.socket, order: Order | None) -> NoReturn:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
-        most = _opened() + 1  # the connection to the server stays
-        while order is not None and _work(*order) and _opened() <= most:
+        state, most = _state(), _opened() + 1  # the connection to the server stays
+        while order is not None and _work(*order) and _state() == state and _opened() <= most:
             _show([*_COMMAND, "nursery"])
             nursery.send(b"f")
             order = _hear(nursery)
@@ -183,13 +211,33 @@ def _work(folder: str, lock: int) -> bool:
     from retarget.runner.supervise import supervise
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    log = Folder(folder).open_log()  # not the lock itself: what is started from here gets this one
+    try:
+        log = Folder(folder).open_log()  # not the lock itself: what is started from here gets it
+    except FileNotFoundError:
+        return False  # removed meanwhile
     for number in (1, 2):
         os.dup2(log, number)
     os.close(log)
     os.chdir(folder)
     _show([*_COMMAND, "run", folder, str(lock)])
     return supervise(folder, lock)
+
+
+def _is_unread(runner: socket.socket) -> bool:
+    try:
+        return array.array("i", fcntl.ioctl(runner, _UNREAD, bytes(4)))[0] > 0
+    except OSError:
+        return False  # not Linux
+
+
+def _state() -> tuple[object, ...]:
+    """Tell what a script could have changed of its runner, and the next one would inherit."""
+    limits = [resource.getrlimit(number) for number in _LIMITS]
+    usual: tuple[object, ...] = (limits, os.getpriority(os.PRIO_PROCESS, 0))
+    if sys.platform != "linux":
+        return usual
+    with open("/proc/self/oom_score_adj", "rb") as file:
+        return (*usual, os.sched_getaffinity(0), file.read())
 
 
 def _opened() -> int:

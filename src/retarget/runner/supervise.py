@@ -366,6 +366,7 @@ class Runner:
         """End what the script leaves running, daemons too, and write down how it ended."""
         if _has_children():  # it may take a while: a runner that takes over must know the rest
             self._journal.add("clearing", outcome=outcome, reason=reason, exit_code=code)
+            self._report_now()
         end(_everything_below, float(self._launch["grace"]), _reap_all)
         return self._exit(outcome, reason, code)
 
