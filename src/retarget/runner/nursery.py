@@ -110,15 +110,25 @@ class _Nursery:
         return True
 
     def _tidy(self, now: float) -> None:
-        """Send home who has rested long enough, and end who does not take what it was given."""
+        """End who has rested long enough, and who does not take what it was given."""
         for number, since in list(self._free.items()):
             if now - since > _REST:
-                self._dismiss(number)
+                self._end(number)
         for number, since in list(self._given.items()):
             if now - since > _HANGS:
                 del self._given[number]
-                if _is_unread(self._runners[number]):  # stopped, perhaps; alive, as its socket is
-                    os.kill(self._pids[number], signal.SIGKILL)
+                if _is_unread(self._runners[number]):
+                    self._end(number)
+
+    def _end(self, number: int) -> None:
+        """End a runner that has no work, stopped though it may be."""
+        try:
+            self._runners[number].recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:  # its end is open, so that pid is still its own
+            os.kill(self._pids[number], signal.SIGKILL)
+        except OSError:
+            pass
+        self._dismiss(number)
 
     def _hear_from(self, number: int) -> None:
         try:
