@@ -1,5 +1,6 @@
 """Track files on their way to a real database: every line is taken in once, whatever breaks."""
 
+import itertools
 import json
 import os
 import tempfile
@@ -93,10 +94,10 @@ class Way(RuleBasedStateMachine):
     @rule(breaks=st.sampled_from(["", "before", "after"]), at=st.integers(0, 3))
     def send(self, breaks: str, at: int) -> None:
         """Let the runner send; its request number `at` may be lost, or the answer to it."""
-        left = iter(range(100))
+        numbers = itertools.count()
 
         def ask(name: str, offset: int, content: bytes) -> dict[str, Any]:
-            is_broken = next(left) == at
+            is_broken = next(numbers) == at
             if is_broken and breaks == "before":
                 raise Unreachable("lost")
             answer = self._take(offset, content)
