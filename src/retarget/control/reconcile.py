@@ -37,7 +37,7 @@ from retarget.store.jobs import AttemptChange
 _log = logging.getLogger(__name__)
 _EVERY = 1.0  # seconds between two looks at the targets
 _HEAD = 64  # jobs at the head of a queue that are told why they wait
-_NEXT = 8  # jobs that are looked at when something has happened
+_NEXT = 2  # jobs that are looked at when something has happened
 _RECHECK = 15.0  # seconds after which a target that could not be used is asked again
 _FRESH = 0.1  # seconds that what was read of an attempt is taken as true
 _PATIENCE = 600.0  # seconds to go on trying to launch
@@ -149,7 +149,8 @@ class Loop:
                 there = [pair for pair in live if pair[1].target == target.name]
                 placements = place(queued, there, target.facts)
                 live += self._start_all(target, placements)
-                reasons += _reasons(target, placements, explain=explain)
+                if explain or not placements[0].starts:  # a moving queue is told once in a while
+                    reasons += _reasons(target, placements, explain=explain)
                 if len(queued) == most and placements[-1].starts:
                     self._parts.wake()  # there was room for more than this round looked at
         return live, reasons

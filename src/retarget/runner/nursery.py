@@ -31,7 +31,7 @@ _ROOM = "-" * 4200  # where a runner writes what `ps` shall show of it: a path i
 _LONGEST = 8192
 _REST = 10.0  # seconds that a runner without work is kept
 _HANGS = 5.0  # seconds after which one that has not taken what it was given is killed
-_LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+_LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_CORE)
 _UNREAD = 0x5411  # of Linux: how much of what was sent is not read yet
 _COMMAND = [sys.executable, "-I", "-S", sys.argv[0]]
 _shown_at: list[
@@ -246,8 +246,11 @@ def _state() -> tuple[object, ...]:
     usual: tuple[object, ...] = (limits, os.getpriority(os.PRIO_PROCESS, 0))
     if sys.platform != "linux":
         return usual
-    with open("/proc/self/oom_score_adj", "rb") as file:
-        return (*usual, os.sched_getaffinity(0), file.read())
+    score = os.open("/proc/self/oom_score_adj", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return (*usual, os.sched_getaffinity(0), os.read(score, 16))
+    finally:
+        os.close(score)
 
 
 def _opened() -> int:

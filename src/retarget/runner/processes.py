@@ -20,6 +20,9 @@ _USUAL = [
 ]
 
 
+_boot: list[str] = []  # the same as long as this process lives
+
+
 class Process:
     """One process as the system knows it. Its start time tells it from a later one of that pid."""
 
@@ -89,11 +92,13 @@ def look(pid: int) -> Process | None:
 
 def boot() -> str:
     """Name the present run of this machine: pids and start times mean nothing in another."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    if not _boot:
+        try:
+            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+                _boot.append(file.read().strip())
+        except OSError:
+            _boot.append("")
+    return _boot[0]
 
 
 def descendants() -> list[Process]:

@@ -72,7 +72,14 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
 
     app = make_app(settings, stop=stop)
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, lifespan="on"
+        app,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=2,
+        lifespan="on",
+        proxy_headers=False,  # nothing here depends on who a proxy says is asking
+        date_header=False,
+        server_header=False,
     )
     server = uvicorn.Server(config)
     gc.collect()
