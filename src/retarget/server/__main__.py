@@ -83,6 +83,7 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
     )
     server = uvicorn.Server(config)
     gc.collect()
+    gc.set_threshold(20_000, 20, 50)  # a request makes thousands of objects, and no cycles
     gc.freeze()  # what is loaded by now stays; nobody need look through it again and again
     threading.Thread(target=_announce, args=(server, settings), daemon=True).start()
     try:
