@@ -31,7 +31,7 @@ def measure() -> Iterator[Row]:
             yield Row(
                 f"{_JOBS} empty jobs at once, {_WIDE} in parallel",
                 "/s",
-                take_turns(turns),
+                take_turns(turns, 5),
                 more=True,
                 bar=Bar(times=0.5, of=BARE),
             )

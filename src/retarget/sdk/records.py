@@ -177,6 +177,8 @@ def number(raw: float | str) -> float:
 
 
 def _fits(value: Any, hint: Any) -> bool:
+    if type(value) is hint:
+        return True
     parts = get_args(hint)
     if isinstance(hint, UnionType):
         return any(_fits(value, each) for each in parts)
