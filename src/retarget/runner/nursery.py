@@ -34,9 +34,8 @@ _HANGS = 5.0  # seconds after which one that has not taken what it was given is 
 _LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_CORE)
 _UNREAD = 0x5411  # of Linux: how much of what was sent is not read yet
 _COMMAND = [sys.executable, "-I", "-S", sys.argv[0]]
-_shown_at: list[
-    int
-] = []  # where in memory the command of this process is, which is the same in a fork
+# Where in memory the command of this process is; in a fork it is there, too.
+_shown_at: list[int] = []
 
 
 def command(python: str, zipapp: str, descriptor: int) -> list[str]:
@@ -122,12 +121,11 @@ class _Nursery:
 
     def _end(self, number: int) -> None:
         """End a runner that has no work, stopped though it may be."""
-        try:
-            self._runners[number].recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:  # its end is open, so that pid is still its own
-            os.kill(self._pids[number], signal.SIGKILL)
-        except OSError:
-            pass
+        if _is_open(self._runners[number]):  # so that pid is still its own
+            try:
+                os.kill(self._pids[number], signal.SIGKILL)
+            except OSError:
+                pass  # it has left just now, or has become another user's
         self._dismiss(number)
 
     def _hear_from(self, number: int) -> None:
@@ -231,6 +229,16 @@ def _work(folder: str, lock: int) -> bool:
     os.chdir(folder)
     _show([*_COMMAND, "run", folder, str(lock)])
     return supervise(folder, lock)
+
+
+def _is_open(runner: socket.socket) -> bool:
+    """Tell whether the other end is open, when nothing has come from there."""
+    try:
+        return bool(runner.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
 
 
 def _is_unread(runner: socket.socket) -> bool:
