@@ -21,6 +21,20 @@ _NEVER = (403, 404, 413, 422)
 _kept: dict[str, http.client.HTTPConnection] = {}  # by address, for the next launch of this process
 
 
+class _Joined(http.client.HTTPConnection):
+    """Sends the head of a request with its body, where `http.client` sends two packets."""
+
+    joins = False  # the next thing to be sent is a head, and a body follows
+    _head = b""
+
+    def send(self, data: Any) -> None:
+        if self.joins:
+            self.joins, self._head = False, data
+            return
+        head, self._head = self._head, b""
+        super().send(head + data if head else data)
+
+
 class Server:
     """Not for two threads at once: each makes its own."""
 
@@ -127,6 +141,8 @@ class Server:
             headers["Content-Length"] = str(length)
         try:
             connection = self._connect(contact["url"])
+            if isinstance(connection, _Joined) and isinstance(body, bytes):
+                connection.joins = 0 < len(body) <= _CHUNK
             connection.request(method, f"{contact['path']}{path}", body=body, headers=headers)
             response = connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
@@ -154,7 +170,7 @@ class Server:
             self._connection = _take_kept(url)
         if self._connection is None:
             parts = urlsplit(url)
-            kind = http.client.HTTPConnection
+            kind: type[http.client.HTTPConnection] = _Joined
             if parts.scheme == "https":
                 kind = http.client.HTTPSConnection
             self._connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT)
