@@ -382,13 +382,17 @@ class TestRunnersThatComeBack(OnThisMachine, Bench):
         self.see(lambda: not self.alive(pid) or self.rests(pid))
         if self.alive(pid):
             os.kill(pid, signal.SIGSTOP)
-        launch = self.launch_of(receiver, "sh", "-c", "echo hi")
-        handle = driver.launch(launch)
-        if self.wait(driver, handle, Phase.EXITED, Phase.DEAD).phase is Phase.DEAD:
-            driver.launch(launch)  # as a server does
-        self.finish(driver, handle)
-        assert receiver.heard(launch.key).stream() == b"hi\n"
-        self.see(lambda: not self.alive(pid))
+        try:
+            launch = self.launch_of(receiver, "sh", "-c", "echo hi")
+            handle = driver.launch(launch)
+            if self.wait(driver, handle, Phase.EXITED, Phase.DEAD).phase is Phase.DEAD:
+                driver.launch(launch)  # as a server does
+            self.finish(driver, handle)
+            assert receiver.heard(launch.key).stream() == b"hi\n"
+            self.see(lambda: not self.alive(pid))
+        finally:
+            if self.alive(pid):
+                self.kill(pid)
 
     @pytest.mark.parametrize(
         "harm",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import array
 import errno
-import fcntl
 import gc
 import os
 import resource
@@ -30,9 +29,8 @@ if TYPE_CHECKING:
 _ROOM = "-" * 4200  # where a runner writes what `ps` shall show of it: a path is 4096 at most
 _LONGEST = 8192
 _REST = 10.0  # seconds that a runner without work is kept
-_HANGS = 5.0  # seconds after which one that has not taken what it was given is killed
+_HANGS = 5.0  # seconds after which one that has not begun with what it was given is killed
 _LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_CORE)
-_UNREAD = 0x5411  # of Linux: how much of what was sent is not read yet
 _COMMAND = [sys.executable, "-I", "-S", sys.argv[0]]
 # Where in memory the command of this process is; in a fork it is there, too.
 _shown_at: list[int] = []
@@ -109,14 +107,14 @@ class _Nursery:
         return True
 
     def _tidy(self, now: float) -> None:
-        """End who has rested long enough, and who does not take what it was given."""
+        """End who has rested long enough, and who does not begin with what it was given."""
         for number, since in list(self._free.items()):
             if now - since > _REST:
                 self._end(number)
         for number, since in list(self._given.items()):
             if now - since > _HANGS:
                 del self._given[number]
-                if _is_unread(self._runners[number]):
+                if not _has_begun(self._pids[number]):
                     self._end(number)
 
     def _end(self, number: int) -> None:
@@ -241,11 +239,13 @@ def _is_open(runner: socket.socket) -> bool:
         return False
 
 
-def _is_unread(runner: socket.socket) -> bool:
+def _has_begun(pid: int) -> bool:
+    """Tell whether a runner shows that it works on a launch."""
     try:
-        return array.array("i", fcntl.ioctl(runner, _UNREAD, bytes(4)))[0] > 0
-    except OSError:
-        return False  # not Linux
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().split(b"\0")[len(_COMMAND)] == b"run"
+    except (OSError, IndexError):
+        return True  # not Linux, or gone: there is nothing to end
 
 
 def _state() -> tuple[object, ...]:
