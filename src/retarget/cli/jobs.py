@@ -12,7 +12,7 @@ from retarget.cli.complete import complete_state, complete_target
 from retarget.cli.find import AsJson, JobName, JobNames, find_job, job_named
 from retarget.cli.groups import new_group
 from retarget.cli.metrics import metrics
-from retarget.cli.terminal import say, tell, write_bytes, write_json
+from retarget.cli.terminal import say, tell, visible, write_bytes, write_json
 from retarget.core.errors import Invalid, RetargetError
 from retarget.core.states import JobState
 
@@ -83,7 +83,7 @@ def show(
         stages = job.timing()
         show_timing(stages)
         if stages[-1].name != "ended":
-            say(f"{job.state.value}: {job.reason}", "dim")
+            say(visible(f"{job.state.value}: {job.reason}"), "dim")
     elif as_json:
         told = job.tracking()
         logged = {key: point.value for key, point in told.metrics.items()}

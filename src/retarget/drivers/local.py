@@ -220,7 +220,7 @@ def _spread(folder: Path) -> None:
     """Tell ext4 that what is in a folder is not related, so that it is not crammed together.
 
     One without a journal walks past all that was removed there in the last minutes, for each new
-    file: a third of the time of many short launches.
+    file: a good part of the time of many short launches.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
