@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 
 from retarget.core.driver import Phase
 from retarget.drivers import local
@@ -157,6 +157,7 @@ def test_what_is_written_of_files_that_came_with_the_code(content: bytes) -> Non
         assert [path for path, _, _ in fresh] == ["outputs/new"]
 
 
+@example("0, NVIDIA H100, " + "9" * 5000)
 @given(noisy_text("0, NVIDIA H100, 81559\n1, NVIDIA H100, [N/A]\n", "No devices were found\n"))
 def test_what_nvidia_smi_says(text: str) -> None:
     local._cards(text)  # pyright: ignore[reportPrivateUsage]

@@ -34,6 +34,7 @@ OLDEST = (3, 8)
 # what reading a file of a launch raises after a script has written something else there
 _DAMAGED = (OSError, ValueError, LookupError, TypeError, RecursionError)
 _GET_FLAGS, _SET_FLAGS, _UNRELATED = 0x80086601, 0x40086602, 0x00020000  # of Linux: chattr +T
+_LONGEST_SIZE = 12  # digits, in mebibytes
 _STUCK = 30.0  # seconds beyond its grace after which a runner that does not stop is killed
 # What a job inherits from the server's own surroundings: the machine's, not the terminal's.
 _INHERITED_WORDS = """
@@ -342,7 +343,8 @@ def _cards(said: str) -> tuple[Gpu, ...]:
 
 
 def _mebibytes(text: str) -> int | None:
-    return int(text) * 2**20 if text.isdecimal() else None
+    # as nobody has that much, longer ones are nonsense, and the longest cannot be read at all
+    return int(text) * 2**20 if text.isdecimal() and len(text) <= _LONGEST_SIZE else None
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
