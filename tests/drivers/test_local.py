@@ -22,6 +22,7 @@ from retarget.core.environments import Environment
 from retarget.core.errors import Conflict, Invalid, LaunchRejected, TargetUnreachable
 from retarget.drivers import connect as connect_to
 from retarget.drivers import local
+from retarget.runner import machine
 from retarget.testing import Bench, Connect, DriverContract, Receiver
 
 _PYENV = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
@@ -216,7 +217,7 @@ class TestRaces(OnThisMachine, Bench):
         (pid,) = self.runner_pids(handle)
         os.kill(pid, signal.SIGSTOP)
         driver.cancel(handle)
-        long_ago = time.time() - local._STUCK - 5  # pyright: ignore[reportPrivateUsage]
+        long_ago = time.time() - machine._STUCK - 5  # pyright: ignore[reportPrivateUsage]
         os.utime(self.root / "launches" / handle / "cancel", (long_ago, long_ago))
         driver.cancel(handle)
         self.see(lambda: not self.alive(pid))
@@ -540,7 +541,7 @@ def _make_and_remove(folder: Path) -> int:
     (folder / "work/link").symlink_to("/")
     for path in ("work/locked/deeper", "work/locked", "work"):
         (folder / path).chmod(0o500)
-    local._remove(folder)  # pyright: ignore[reportPrivateUsage]
+    machine.clear(str(folder))
     return int(folder.exists())
 
 

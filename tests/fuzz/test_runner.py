@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 
-from retarget.core.driver import Phase
-from retarget.drivers import local
 from retarget.runner.errors import Unprepared, Unreachable
 from retarget.runner.folder import Folder, Journal
+from retarget.runner.machine import grace_of, observe, read_cards
 from retarget.runner.outputs import Collector
 from retarget.runner.server import Server
 from retarget.runner.snapshot import Blobs, lay_out
@@ -122,14 +121,14 @@ def is_json(content: bytes) -> bool:
 def test_what_a_runner_wrote_of_its_end(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "done").write_bytes(content)
-        assert local._observe(Path(name)).phase is Phase.EXITED  # pyright: ignore[reportPrivateUsage]
+        assert observe(name)["phase"] == "exited"
 
 
 @given(noise(b'{"launch":{"grace":10.0}}'))
 def test_a_launch_that_was_written_over_can_be_canceled(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "launch.json").write_bytes(content)
-        assert local._grace(Path(name)) is not None  # pyright: ignore[reportPrivateUsage]
+        assert grace_of(name) is not None
 
 
 @given(noise(b'\n"outputs/a"\n"outputs/\\udcff"\n', b'"outputs/\\ud800"\n["a"]\n{"a":1}\n'))
@@ -160,7 +159,7 @@ def test_what_is_written_of_files_that_came_with_the_code(content: bytes) -> Non
 @example("0, NVIDIA H100, " + "9" * 5000)
 @given(noisy_text("0, NVIDIA H100, 81559\n1, NVIDIA H100, [N/A]\n", "No devices were found\n"))
 def test_what_nvidia_smi_says(text: str) -> None:
-    local._cards(text)  # pyright: ignore[reportPrivateUsage]
+    read_cards(text)
 
 
 @given(noise(b'{"seq":1,"at":1.5,"kind":"preparing"}\n{"seq":2,"at":2,"kind":"started"}\n'))

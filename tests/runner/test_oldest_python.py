@@ -1,6 +1,5 @@
 """The runner is for any Python from 3.8 on."""
 
-import json
 import os
 import subprocess
 import zipfile
@@ -44,11 +43,6 @@ def test_it_takes_over_from_a_killed_one(old: Workshop) -> None:
     work.hear("output", b"READY")
     work.kill()
     assert work.start().finish().finished["outcome"] == "lost"
-
-
-def test_it_lists_environments(old: Workshop) -> None:
-    command = [old.python, "-I", "-S", str(old.zipapp), "environments", "list", str(old.root)]
-    assert json.loads(subprocess.check_output(command, timeout=20)) == []
 
 
 def test_the_package_is_named_by_its_content(workshop: Workshop) -> None:

@@ -1,4 +1,4 @@
-"""The runner's ways in: `run FOLDER [LOCK]`, `nursery`, `environments`, `conda SPEC PREFIX`."""
+"""The runner's ways in: `run FOLDER [LOCK]`, `nursery`, `agent ROOT`, `conda SPEC PREFIX`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def main(argv: list[str]) -> int:
         from retarget.runner.nursery import tend
 
         return tend(int(argv[1]))
-    if argv[:1] == ["environments"]:
-        from retarget.runner.environments import command
+    if argv[:1] == ["agent"] and len(argv) == 2:
+        from retarget.runner.agent import serve
 
-        return command(argv[1:])
+        return serve(argv[1])
     if argv[:1] == ["conda"] and len(argv) == 3:
         from retarget.runner.conda import build
 
         return build(argv[1], argv[2])
-    sys.stderr.write("usage: runner run FOLDER [LOCK] | environments list|remove CACHE [DIGEST]\n")
+    sys.stderr.write("usage: runner run FOLDER [LOCK] | agent ROOT\n")
     return 2
 
 

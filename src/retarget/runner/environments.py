@@ -215,17 +215,6 @@ def resolver_sentence(said: str) -> str:
     return ": ".join(links)
 
 
-def command(arguments: list[str]) -> int:
-    """List or remove what is built in a cache: `list CACHE`, `remove CACHE DIGEST`."""
-    root = os.path.join(arguments[1], "environments")
-    if arguments[0] == "list":
-        print(json.dumps(list_built(root)))
-        return 0
-    removed = remove(root, arguments[2])
-    print(json.dumps({"result": removed}))
-    return 0
-
-
 def list_built(root: str) -> list[dict[str, Any]]:
     names = sorted(os.listdir(root)) if os.path.isdir(root) else []
     found = [_read(os.path.join(root, name, "ready.json")) for name in names]

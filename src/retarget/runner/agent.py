@@ -1,0 +1,232 @@
+"""The driver's hand on a machine that is not its own: does what it is asked over its pipe.
+
+It also keeps a door: a port on this machine's loopback that leads to the driver's server, for
+runners and scripts. It ends when its pipe does, or says nothing for long; runners live on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from retarget.runner.link import Channel, Link
+from retarget.runner.machine import Machine
+
+_SILENCE = 60.0  # seconds without a word from the driver after which it is taken for gone
+_LEAVES = 5.0  # seconds that an agent which is told to leave may take
+_OLD = 30 * 86400.0  # seconds after which a runner that nobody uses is removed
+_UV = "uv"
+
+
+def serve(root: str) -> int:
+    """Serve the driver at the other end of this process's input and output."""
+    asyncio.run(_serve(root))
+    return 0
+
+
+async def _serve(root: str) -> None:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=1 << 20)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(0, "rb"))
+    output = os.fdopen(os.dup(1), "wb")
+    transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, output)
+    # whatever is started from here must not speak to the driver
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 1)
+    agent = Agent(root)
+    link = Link(
+        reader, asyncio.StreamWriter(transport, protocol, None, loop), agent.answer, _refuse
+    )
+    agent.link = link
+    work = asyncio.ensure_future(link.run())
+    while not work.done() and loop.time() - link.heard < _SILENCE:
+        await asyncio.wait([work], timeout=5.0)
+    os._exit(0)  # threads may hang on a dead disk: nobody waits for them
+
+
+class Agent:
+    link: Link
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._machine = Machine(root, sys.argv[0])
+        self._doors: dict[str, tuple[Any, int]] = {}  # by name: what keeps it open, and its port
+        self._turn = asyncio.Lock()
+
+    async def answer(self, request: dict[str, Any], attached: bytes) -> Any:
+        """Do one thing. The work itself is done in a thread: it may take a while."""
+        what = dict(request)
+        do = str(what.pop("do"))
+        if do == "ping":
+            return None
+        if do == "launch":
+            what["door"] = await self._open(what["door"]) if what["door"] else None
+        work = getattr(self, f"_do_{do}")
+        if attached:
+            what["content"] = attached
+        return await asyncio.get_running_loop().run_in_executor(None, lambda: work(**what))
+
+    # -- what can be asked
+
+    def _do_facts(self) -> dict[str, Any]:
+        self._machine.prepare()
+        return dict(self._machine.facts(), address=_own_address(), uv=self._uv() is not None)
+
+    def _do_launch(self, key: str, told: dict[str, Any], node: dict[str, Any], door: Any) -> None:
+        if door is not None:
+            told["contact"].update(url=door[0], door=door[1])
+        told["node"] = dict(
+            node,
+            cache=self._root,
+            blobs=[],
+            runner=sys.argv[0],
+            python=sys.executable,
+            uv=self._uv(),
+            conda=None,
+        )
+        self._machine.prepare()
+        self._machine.launch(key, told)
+
+    def _do_poll(self, keys: list[str]) -> list[dict[str, Any]]:
+        return self._machine.poll(keys)
+
+    def _do_cancel(self, key: str) -> None:
+        self._machine.cancel(key)
+
+    def _do_forget(self, key: str) -> None:
+        self._machine.forget(key)
+
+    def _do_diagnose(self, key: str) -> str:
+        return self._machine.diagnose(key)
+
+    def _do_environments(self) -> list[dict[str, Any]]:
+        return self._machine.environments()
+
+    def _do_remove_environment(self, digest: str) -> str:
+        return self._machine.remove_environment(digest)
+
+    def _do_port(self) -> int:
+        """Find a port that the processes of a job on other machines can meet at."""
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return int(probe.getsockname()[1])
+
+    def _do_put(self, name: str, offset: int, size: int, content: bytes) -> int:
+        """Take in a part of a program that was brought along. Return how much is there."""
+        place = os.path.join(self._root, "bin", os.path.basename(name))
+        part = f"{place}.{os.getpid()}.part"
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with open(part, "r+b" if offset else "wb") as file:
+            file.seek(offset)
+            file.write(content)
+        if offset + len(content) >= size:
+            os.chmod(part, 0o755)
+            os.rename(part, place)
+        return offset + len(content)
+
+    def _uv(self) -> str | None:
+        own = os.path.join(self._root, "bin", _UV)
+        return own if os.path.exists(own) else shutil.which(_UV)
+
+    # -- the door
+
+    async def _open(self, name: str) -> tuple[str, str]:
+        """Make sure that a door is open, and return its address and where that is written."""
+        path = os.path.join(self._root, "doors", os.path.basename(name))
+        async with self._turn:
+            if name not in self._doors:
+                os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+                lock = await _take_over(path)
+                server = await self._listen(_read_port(path))
+                port = server.sockets[0].getsockname()[1]
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, json.dumps({"port": port, "pid": os.getpid()}).encode(), 0)
+                self._doors[name] = ((server, lock), port)
+        return f"http://127.0.0.1:{self._doors[name][1]}", path
+
+    async def _listen(self, port: int) -> Any:
+        try:
+            return await asyncio.start_server(self._connected, "127.0.0.1", port)
+        except OSError:  # another has that port by now
+            return await asyncio.start_server(self._connected, "127.0.0.1", 0)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not _is_ours(writer):
+            writer.close()
+            return
+        channel = await self.link.open()
+        await channel.join(reader, writer)
+
+
+async def _refuse(channel: Channel) -> None:
+    """Nothing is opened from the driver's side."""
+    await channel.end()
+
+
+async def _take_over(path: str) -> int:
+    """Lock a door. An agent whose link is dead may still hold it: that one has to leave."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + _LEAVES
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise OSError(11, "another agent holds it and does not leave", path) from None
+            _dismiss(path)
+        await asyncio.sleep(0.02)
+
+
+def _dismiss(path: str) -> None:
+    """Have the agent leave that has written its pid here, if it is still an agent's."""
+    pid = _read(path).get("pid", 0)
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            if b"agent" in file.read().split(b"\0"):
+                os.kill(pid, signal.SIGKILL)
+    except (OSError, TypeError):
+        pass
+
+
+def _read_port(path: str) -> int:
+    port = _read(path).get("port", 0)
+    return port if isinstance(port, int) else 0
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            found: dict[str, Any] = json.load(file)
+        return dict(found)
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _is_ours(writer: asyncio.StreamWriter) -> bool:
+    """Tell whether whoever has connected is of the same user; others have no business here."""
+    address, port = writer.get_extra_info("peername")[:2]
+    mark = f"{int.from_bytes(socket.inet_aton(address), sys.byteorder):08X}:{port:04X}"
+    try:
+        with open("/proc/net/tcp", encoding="ascii") as table:
+            for line in table:
+                fields = line.split()
+                if fields[1] == mark:
+                    return int(fields[7]) in (os.getuid(), 0)
+    except (OSError, IndexError):
+        return True  # not Linux
+    return True
+
+
+def _own_address() -> str:
+    """Return the address at which the driver has reached this machine."""
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    return words[2] if len(words) == 4 else ""
