@@ -61,7 +61,7 @@ def on_ending(job: Job, outcome: str, reason: str, exit_code: int | None) -> Ver
 def on_observation(attempt: Attempt, seen: Observation) -> Need:
     """Return what to do about a live attempt that its driver sees like this."""
     match seen.phase:
-        case Phase.PENDING | Phase.RUNNING:
+        case Phase.PENDING | Phase.RUNNING | Phase.SILENT:
             return Need.NOTHING
         case Phase.DEAD if attempt.resumes < MOST_RESUMES:
             return Need.RESUME

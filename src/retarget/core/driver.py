@@ -13,6 +13,8 @@ from retarget.core.values import Value
 
 Handle = NewType("Handle", str)  # what a driver needs to find its work again; stored, never read
 
+_GPUS = "CUDA_VISIBLE_DEVICES"
+
 
 class Launch(Value):
     """One attempt, fully resolved: nothing in it needs the store."""
@@ -35,9 +37,14 @@ class Launch(Value):
     url: str = ""  # where the runner reports; empty: nowhere, everything stays on its disk
     token: str = ""  # opens this attempt's door only
 
-    def for_runner(self) -> dict[str, Any]:
-        """Return the launch as its runner reads it: with what PyPI has of a conda environment."""
+    def for_runner(self, node: int = 0) -> dict[str, Any]:
+        """Return the launch as the runner on one of its nodes reads it.
+
+        With it comes what PyPI has of a conda environment.
+        """
         told = self.model_dump(mode="json", exclude={"url", "token"})
+        if node and self.env.get(_GPUS) == ",".join(self.shares[0].gpus):
+            told["env"][_GPUS] = ",".join(self.shares[node].gpus)
         mapped = to_pypi(self.environment.conda)
         told["environment"] |= {
             "digest": self.environment.digest,
@@ -53,6 +60,7 @@ class Phase(StrEnum):
     DEAD = "dead"  # its runner ended before its work was done: launch again and it goes on
     EXITED = "exited"  # its runner did all it had to
     GONE = "gone"  # the target has no trace of it
+    SILENT = "silent"  # where it is cannot be asked now: it may go on there
 
 
 class Observation(Value):
@@ -112,6 +120,15 @@ class Screens(Protocol):
 
     def screen(self, environment: Environment) -> None:
         """Raise Invalid, with the sentence why, if no job could use `environment` here."""
+        ...
+
+
+@runtime_checkable
+class Settles(Protocol):
+    """Optional: a target that learns something at its first check which is kept from then on."""
+
+    def settle(self) -> dict[str, Any]:
+        """Return the settings to keep beside those given. Only after `check`."""
         ...
 
 

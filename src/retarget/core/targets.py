@@ -19,6 +19,7 @@ class Node(Value):
     cpus: float
     memory: int  # bytes
     gpus: tuple[Gpu, ...] = ()
+    reason: str = ""  # why it is set aside; empty when it can be used
 
 
 class Share(Value):

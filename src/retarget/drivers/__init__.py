@@ -1,4 +1,7 @@
-"""One module per kind of compute: the module's name is the kind, its `Driver` runs it."""
+"""One module per kind of compute: the module's name is the kind, its `Driver` runs it.
+
+Those whose names begin with `_` are what several kinds stand on.
+"""
 
 import sys
 from functools import cache
@@ -18,7 +21,7 @@ _PLUGINS = "retarget.drivers"
 @cache
 def kinds() -> tuple[str, ...]:
     """Name every kind this installation knows, without importing any of them."""
-    own = {module.name for module in iter_modules(__path__)}
+    own = {name for _, name, _ in iter_modules(__path__) if not name.startswith("_")}
     return tuple(sorted(own | entry_points(group=_PLUGINS).names))
 
 

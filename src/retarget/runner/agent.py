@@ -113,12 +113,6 @@ class Agent:
     def _do_remove_environment(self, digest: str) -> str:
         return self._machine.remove_environment(digest)
 
-    def _do_port(self) -> int:
-        """Find a port that the processes of a job on other machines can meet at."""
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            return int(probe.getsockname()[1])
-
     def _do_put(self, name: str, offset: int, size: int, content: bytes) -> int:
         """Take in a part of a program that was brought along. Return how much is there."""
         place = os.path.join(self._root, "bin", os.path.basename(name))

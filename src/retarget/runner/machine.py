@@ -66,6 +66,7 @@ class Machine:
             "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "gpus": cards(),
             "python": sys.version.split()[0],
+            "machine": os.uname().machine,
             "free": shutil.disk_usage(self.root).free,
         }
 

@@ -179,8 +179,18 @@ class Server:
     def _read_contact(self) -> dict[str, str]:
         # Read again whenever the connection is made anew: a restarted server may be elsewhere.
         if self._connection is None or not self._contact:
-            self._contact = self._folder.read("launch.json")["contact"]
+            contact = self._folder.read("launch.json")["contact"]
+            self._contact = dict(contact, url=address(contact))
         return self._contact
+
+
+def address(contact: dict[str, Any]) -> str:
+    """Return where the server is now: at the door that an agent keeps, if there is one."""
+    try:
+        with open(contact["door"], encoding="utf-8") as file:
+            return f"http://127.0.0.1:{int(json.load(file)['port'])}"
+    except (OSError, ValueError, LookupError, TypeError):
+        return str(contact["url"])
 
 
 def _take_kept(url: str) -> http.client.HTTPConnection | None:
