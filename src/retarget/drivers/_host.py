@@ -7,6 +7,7 @@ of them live in one thread with one event loop; drivers ask from any other.
 import asyncio
 import json
 import logging
+import os
 import re
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -281,14 +282,14 @@ def _source() -> bytes:
 
 
 _starting = threading.Lock()
-_running: list[asyncio.AbstractEventLoop] = []
+_running: dict[int, asyncio.AbstractEventLoop] = {}  # by process: a fork has none
 
 
 def _loop() -> asyncio.AbstractEventLoop:
     """Return the loop that all hosts live in; it is started by the first."""
     with _starting:
-        if not _running:
-            loop = asyncio.new_event_loop()
+        loop = _running.get(os.getpid())
+        if loop is None:
+            loop = _running[os.getpid()] = asyncio.new_event_loop()
             threading.Thread(target=loop.run_forever, name="hosts", daemon=True).start()
-            _running.append(loop)
-    return _running[0]
+        return loop

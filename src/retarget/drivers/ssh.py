@@ -317,7 +317,7 @@ _turn = threading.Lock()
 def _reach(config: Config, name: str) -> tuple[Host, Way]:
     """Return the host, which all drivers of its target share, and the way to it."""
     login = _login(config)
-    identity = repr((name, astuple(login), config.root))
+    identity = repr((os.getpid(), name, astuple(login), config.root))
     with _turn:
         if identity not in _hosts:
             way = Way(config.places[name], login, config.pins.get(name))

@@ -58,7 +58,8 @@ class Agent:
     def __init__(self, root: str) -> None:
         self._root = root
         self._machine = Machine(root, sys.argv[0])
-        self._doors: dict[str, tuple[Any, int]] = {}  # by name: what keeps it open, and its port
+        self._doors: dict[str, Any] = {}  # by name: who waits for it, if another agent has it
+        self._kept: list[Any] = []  # the servers behind those that are ours
         self._turn = asyncio.Lock()
 
     async def answer(self, request: dict[str, Any], attached: bytes) -> Any:
@@ -138,19 +139,30 @@ class Agent:
         async with self._turn:
             if name not in self._doors:
                 os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-                lock = await _take_over(path)
-                server = await self._listen(_read_port(path))
-                port = server.sockets[0].getsockname()[1]
-                os.ftruncate(lock, 0)
-                os.pwrite(lock, json.dumps({"port": port, "pid": os.getpid()}).encode(), 0)
-                self._doors[name] = ((server, lock), port)
-        return f"http://127.0.0.1:{self._doors[name][1]}", path
+                lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                if await _take_or_find(lock, path):
+                    await self._keep_door(lock, path)
+                else:
+                    self._doors[name] = asyncio.ensure_future(self._inherit(lock, path))
+                self._doors.setdefault(name, None)
+        return f"http://127.0.0.1:{_read_port(path)}", path
 
-    async def _listen(self, port: int) -> Any:
+    async def _inherit(self, lock: int, path: str) -> None:
+        """Wait until the agent leaves that has the door, and have it then."""
+        while not _flock(lock):
+            await asyncio.sleep(1.0)
+        await self._keep_door(lock, path)
+
+    async def _keep_door(self, lock: int, path: str) -> None:
+        """Listen, where runners and scripts know it to be if that can be had."""
         try:
-            return await asyncio.start_server(self._connected, "127.0.0.1", port)
+            server = await asyncio.start_server(self._connected, "127.0.0.1", _read_port(path))
         except OSError:  # another has that port by now
-            return await asyncio.start_server(self._connected, "127.0.0.1", 0)
+            server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        told = {"port": server.sockets[0].getsockname()[1], "pid": os.getpid()}
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, json.dumps(told).encode(), 0)
+        self._kept.append(server)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not _is_ours(writer):
@@ -165,19 +177,45 @@ async def _refuse(channel: Channel) -> None:
     await channel.end()
 
 
-async def _take_over(path: str) -> int:
-    """Lock a door. An agent whose link is dead may still hold it: that one has to leave."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+async def _take_or_find(lock: int, path: str) -> bool:
+    """Lock a door; False when another agent has it that leads to the server.
+
+    One whose link is dead may hold it, too: that one has to leave.
+    """
     deadline = time.monotonic() + _LEAVES
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return lock
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise OSError(11, "another agent holds it and does not leave", path) from None
-            _dismiss(path)
-        await asyncio.sleep(0.02)
+    while not _flock(lock):
+        if await _leads_on(_read_port(path)):
+            return False
+        if time.monotonic() > deadline:
+            raise OSError(11, "another agent holds it and does not leave", path)
+        _dismiss(path)
+        await asyncio.sleep(0.05)
+    return True
+
+
+async def _leads_on(port: int) -> bool:
+    """Tell whether a server answers at a door, whatever it says."""
+    try:
+        return await asyncio.wait_for(_ask_for_anything(port), 3.0)
+    except (OSError, asyncio.TimeoutError):
+        return False
+
+
+async def _ask_for_anything(port: int) -> bool:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(b"GET /api/attempts/nobody/blobs/nothing HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        return (await reader.read(5)).startswith(b"HTTP")
+    finally:
+        writer.close()
+
+
+def _flock(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
 
 
 def _dismiss(path: str) -> None:
