@@ -10,6 +10,11 @@ from retarget.core.states import Event, JobState
 
 MOST_RESUMES = 20  # a runner that dies this often is not going to live
 
+# Seconds beyond its fence after which a launch has surely been ended by its runner: a request that
+# was under way at first, the end of its processes, and clocks that are not quite alike.
+_MARGIN = 60.0
+_UNHEARD = 30.0  # seconds of silence after which a canceled job is not waited for
+
 S, E = JobState, Event
 
 
@@ -67,6 +72,22 @@ def on_observation(attempt: Attempt, seen: Observation) -> Need:
             return Need.RESUME
         case Phase.DEAD | Phase.EXITED | Phase.GONE:
             return Need.GIVE_UP
+
+
+def on_silence(job: Job, attempt: Attempt, seen: Observation, now: float) -> tuple[str | None, str]:
+    """Return why a launch that cannot be seen is given up, or None, and what its job waits for.
+
+    It is tried elsewhere only when its runner, which counts too, has ended it by itself. One
+    whose job is canceled need not be waited for: nothing is started in its place.
+    """
+    silent = now - (attempt.heard or attempt.created)
+    if attempt.fence is not None:
+        patience = attempt.fence + job.spec.grace + _MARGIN
+        if silent > patience:
+            return f"{seen.reason}; nothing was heard of it for {silent:.0f} s", ""
+    if job.state is S.CANCELING and silent > _UNHEARD:
+        return f"canceled without an answer: {seen.reason}", ""
+    return None, f"{seen.reason}; its work goes on there unseen, and is reported when it answers"
 
 
 def giving_up(seen: Observation, diagnosis: str) -> str:

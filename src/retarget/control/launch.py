@@ -26,6 +26,7 @@ def launch_of(parts: Parts, job: Job, attempt: Attempt, facts: Facts | None) -> 
         processes_per_node=spec.processes_per_node,
         timeout=spec.timeout,
         grace=spec.grace,
+        fence=attempt.fence,
         url=parts.url,
         token=attempt_token(parts.secret, attempt.key),
     )

@@ -15,6 +15,7 @@ from retarget.store.environments import Environments
 from retarget.store.experiments import Experiments
 from retarget.store.jobs import Jobs
 from retarget.store.logged_models import LoggedModels
+from retarget.store.members import Members
 from retarget.store.metrics import Metrics
 from retarget.store.models import Models
 from retarget.store.outputs import Outputs
@@ -28,6 +29,7 @@ from retarget.store.track import TrackFiles
 @dataclass(frozen=True)
 class Parts:
     jobs: Jobs
+    members: Members
     outputs: Outputs
     targets: Targets
     environments: Environments

@@ -76,17 +76,20 @@ def place(
 ) -> list[Placement]:
     """Decide for one target. `queued` is in order; `live` is what holds its shares now."""
     rooms = [
-        _Room(node, node.cpus, node.memory, [gpu.id for gpu in node.gpus]) for node in facts.nodes
+        _Room(node, node.cpus, node.memory, [gpu.id for gpu in node.gpus])
+        for node in facts.nodes
+        if not node.reason
     ]
     for job, attempt in live:
         _hold(rooms, job, attempt.shares)
+    aside = [f"{node.name} is set aside: {node.reason}" for node in facts.nodes if node.reason]
     decided: list[Placement] = []
     first_waiting: Job | None = None
     for job in queued:
         if first_waiting is not None:
             decided.append(_behind(job, first_waiting))
             continue
-        placement = _try(job, rooms)
+        placement = _try(job, rooms, aside)
         decided.append(placement)
         if placement.starts:
             _hold(rooms, job, placement.shares)
@@ -95,12 +98,12 @@ def place(
     return decided
 
 
-def _try(job: Job, rooms: list[_Room]) -> Placement:
-    if not rooms:
-        return Placement(job)
+def _try(job: Job, rooms: list[_Room], aside: Sequence[str]) -> Placement:
+    if not rooms and not aside:
+        return Placement(job)  # an engine with a queue of its own
     fitting = [room for room in rooms if room.fits(job.spec)]
     if len(fitting) < job.spec.nodes:
-        return _wait(job, rooms)
+        return _wait(job, rooms, aside)
     chosen = fitting[: job.spec.nodes]
     shares = tuple(
         Share(node=room.node.name, gpus=tuple(room.gpus[: job.spec.gpus])) for room in chosen
@@ -115,11 +118,14 @@ def _hold(rooms: list[_Room], job: Job, shares: Sequence[Share]) -> None:
             by_name[share.node].take(job, share.gpus)
 
 
-def _wait(job: Job, rooms: list[_Room]) -> Placement:
+def _wait(job: Job, rooms: list[_Room], aside: Sequence[str]) -> Placement:
     users = tuple(dict.fromkeys(name for room in rooms for name in room.users))
-    room = max(rooms, key=lambda room: (room.fits(job.spec), room.cpus))
-    wants = "; ".join(_lacking(job.spec, room)) or f"{job.spec.nodes} free nodes"
-    return Placement(job, reason=f"waiting for {wants}{_held_by(users)}", behind=users)
+    wants = f"{job.spec.nodes} free nodes" if job.spec.nodes > 1 else "a node"
+    if rooms:
+        room = max(rooms, key=lambda room: (room.fits(job.spec), room.cpus))
+        wants = "; ".join(_lacking(job.spec, room)) or wants
+    others = "".join(f"; {each}" for each in aside)
+    return Placement(job, reason=f"waiting for {wants}{_held_by(users)}{others}", behind=users)
 
 
 def _lacking(spec: JobSpec, room: _Room) -> list[str]:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import groupby
 
-from retarget.control.decide import Need, giving_up, on_ending, on_observation
+from retarget.control.decide import Need, giving_up, on_ending, on_observation, on_silence
 from retarget.control.launch import launch_of
 from retarget.control.parts import Parts
 from retarget.control.place import Placement, place
@@ -39,6 +39,8 @@ _EVERY = 1.0  # seconds between two looks at the targets
 _HEAD = 64  # jobs at the head of a queue that are told why they wait
 _NEXT = 2  # jobs that are looked at when something has happened
 _RECHECK = 15.0  # seconds after which a target that could not be used is asked again
+_ASK = 60.0  # seconds after which one of several nodes is
+_AT_ONCE = 3.0  # seconds after which one is that has a node which does not answer
 _FRESH = 0.1  # seconds that what was read of an attempt is taken as true
 _PATIENCE = 600.0  # seconds to go on trying to launch
 _LATER = 10.0  # seconds that an ended attempt may stay on its target while jobs wait
@@ -55,7 +57,9 @@ class Loop:
         self._every = every
         self._woken = woken  # what `parts.wake` sets
         self._ending = threading.Event()
-        self._busy: set[str] = set()  # attempts a thread is working on
+        self._busy: set[str] = set()  # attempts, and other things, that a thread is working on
+        self._turn = threading.Lock()  # of those who add to it
+        self._silent: dict[str, str] = {}  # attempts that cannot be seen, and on which target
         self._adopted: set[str] = set()  # attempts this server has told its address
         self._checked: dict[str, float] = {}  # when this server has last asked a target
         self._targets: dict[str, Target] = {}  # as they were read last
@@ -96,7 +100,10 @@ class Loop:
         due = now - self._polled >= self._every
         targets = self._check_targets()
         live, reasons = self._place(targets, explain=due)
-        self._adopted.intersection_update([attempt.key for _, attempt in live])
+        keys = {attempt.key for _, attempt in live}
+        self._adopted &= keys
+        for key in self._silent.keys() - keys:
+            self._silent.pop(key, None)
         self._launch([pair for pair in live if pair[1].key not in self._adopted])
         self._cancel(live)
         self._explain(reasons)
@@ -113,9 +120,15 @@ class Loop:
         for target in self._known_targets():
             if self._is_to_be_asked(target):
                 self._checked[target.name] = time.monotonic()
-                with suppress(TargetUnreachable):  # remembered as the target's reason
-                    check(self._parts, target)
+                self._in_background(
+                    f"check {target.name}", lambda target=target: self._check(target)
+                )
         return self._known_targets()
+
+    def _check(self, target: Target) -> None:
+        with suppress(TargetUnreachable, NotFound):  # remembered as the target's reason; detached
+            check(self._parts, target)
+        self._parts.wake()
 
     def _known_targets(self) -> list[Target]:
         """Return the targets, read again when this server has changed one, and now and then."""
@@ -128,7 +141,15 @@ class Loop:
 
     def _is_to_be_asked(self, target: Target) -> bool:
         asked = self._checked.get(target.name)
-        return asked is None or (target.reason != "" and time.monotonic() - asked > _RECHECK)
+        if asked is None:
+            return True
+        nodes = target.facts.nodes if target.facts else ()
+        patience = _ASK if len(nodes) > 1 else math.inf
+        if target.reason or any(node.reason for node in nodes):
+            patience = _RECHECK
+        elif target.name in self._silent.values():
+            patience = _AT_ONCE
+        return time.monotonic() - asked > patience
 
     def _place(self, targets: list[Target], *, explain: bool) -> tuple[list[Pair], list[Reason]]:
         """Place what fits. Return what is live then, and what else is to be said."""
@@ -180,6 +201,7 @@ class Loop:
             number=job.attempt + 1,
             target=target.name,
             shares=placement.shares,
+            fence=target.facts.fence if target.facts and job.retries_left else None,
             created=now,
         )
         reason = f"starting its runner on {target.name}"
@@ -195,9 +217,11 @@ class Loop:
             self._in_background(pair[1].key, lambda pair=pair: self._try(pair, read=now))
 
     def _in_background(self, key: str, work: Callable[[], object]) -> None:
-        if key not in self._busy:
+        with self._turn:
+            if key in self._busy:
+                return
             self._busy.add(key)
-            self._pool.submit(self._guarded, key, work)
+        self._pool.submit(self._guarded, key, work)
 
     def _guarded(self, key: str, work: Callable[[], object]) -> None:
         try:
@@ -254,14 +278,36 @@ class Loop:
     def _cancel(self, live: Sequence[Pair]) -> None:
         for job, attempt in live:
             if job.state is JobState.CANCELING and attempt.handle is not None:
-                try:
-                    self._parts.driver(attempt.target).cancel(Handle(attempt.handle))
-                except (TargetUnreachable, NotFound, OSError) as error:  # tried again next time
-                    _log.warning("job %s cannot be told to stop: %s", job.name, error)
+                key, work = f"cancel {attempt.key}", (job, attempt)
+                self._in_background(key, lambda work=work: self._tell_to_stop(*work))
+
+    def _tell_to_stop(self, job: Job, attempt: Attempt) -> None:
+        try:
+            self._parts.driver(attempt.target).cancel(Handle(attempt.handle or ""))
+        except (TargetUnreachable, NotFound, OSError) as error:  # tried again next time
+            _log.warning("job %s cannot be told to stop: %s", job.name, error)
 
     def _poll(self, live: Sequence[Pair]) -> None:
-        for (job, attempt), seen in self._observe(live):
-            match on_observation(attempt, seen):
+        """Look at what is live, each target in a thread of its own: one may not answer."""
+        known = [pair for pair in live if pair[1].handle and pair[1].key not in self._busy]
+        known.sort(key=lambda pair: pair[1].target)
+        for name, group in groupby(known, key=lambda pair: pair[1].target):
+            pairs = list(group)
+            self._in_background(
+                f"poll {name}", lambda name=name, pairs=pairs: self._look(name, pairs)
+            )
+
+    def _look(self, target: str, pairs: Sequence[Pair]) -> None:
+        """Ask a target about all of its launches at once, and see to each."""
+        driver = self._parts.driver(target)
+        seen = driver.poll([Handle(attempt.handle or "") for _, attempt in pairs])
+        for (job, attempt), each in zip(pairs, seen, strict=True):
+            if each.phase is Phase.SILENT:
+                self._miss(job, attempt, each)
+                continue
+            if self._silent.pop(attempt.key, None) is not None:
+                self._explain([(job, _seen_again(job))])
+            match on_observation(attempt, each):
                 case Need.NOTHING:
                     continue
                 case Need.RESUME:
@@ -269,24 +315,17 @@ class Loop:
                     self._parts.jobs.change_attempt(attempt.key, {"resumes": resumes})
                     self._launch([(job, attempt)])
                 case Need.GIVE_UP:
-                    driver = self._parts.driver(attempt.target)
                     said = driver.diagnose(Handle(attempt.handle or ""))
-                    self._end(attempt, giving_up(seen, said))
+                    self._end(attempt, giving_up(each, said))
 
-    def _observe(self, live: Sequence[Pair]) -> list[tuple[Pair, Observation]]:
-        """Ask each target about all of its launches at once."""
-        seen: list[tuple[Pair, Observation]] = []
-        known = [pair for pair in live if pair[1].handle and pair[1].key not in self._busy]
-        known.sort(key=lambda pair: pair[1].target)
-        for name, group in groupby(known, key=lambda pair: pair[1].target):
-            pairs = list(group)
-            try:
-                driver = self._parts.driver(name)
-                handles = [Handle(attempt.handle or "") for _, attempt in pairs]
-                seen += zip(pairs, driver.poll(handles), strict=True)
-            except RetargetError as error:
-                _log.warning("target %s: %s", name, error)
-        return seen
+    def _miss(self, job: Job, attempt: Attempt, seen: Observation) -> None:
+        """See to a launch that cannot be seen: it may be alive and well."""
+        self._silent[attempt.key] = attempt.target
+        lost, reason = on_silence(job, attempt, seen, self._parts.now())
+        if lost is not None:
+            self._end(attempt, lost)
+        else:
+            self._explain([(job, reason)])
 
     def _end(self, attempt: Attempt, reason: str) -> None:
         """End an attempt that will not report its end itself."""
@@ -329,6 +368,11 @@ class Loop:
         if now - self._tidied >= _TIDY:
             self._tidied = now
             self._parts.uploads.remove_old(before=self._parts.now() - _UNFINISHED)
+
+
+def _seen_again(job: Job) -> str:
+    """Return the reason of a job whose launch is seen again after a while."""
+    return "the script is running" if job.state is JobState.RUNNING else f"it is {job.state.value}"
 
 
 def _reasons(target: Target, placements: Sequence[Placement], *, explain: bool) -> list[Reason]:

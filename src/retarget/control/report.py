@@ -4,9 +4,10 @@ import time
 from typing import Any, Literal
 
 from retarget.control.decide import Verdict, on_report
+from retarget.control.gang import hear, is_to_stop, on_members
 from retarget.control.parts import Parts
-from retarget.core.errors import Conflict, Gone, NotFound
-from retarget.core.jobs import Attempt, Job
+from retarget.core.errors import Conflict, Gone, Invalid, NotFound
+from retarget.core.jobs import Attempt, Job, Member
 from retarget.core.states import FINAL, Event, JobState
 from retarget.store.jobs import AttemptChange, Moved
 
@@ -21,14 +22,20 @@ _TIMED: dict[str, Literal["preparing", "starting", "started", "exited"]] = {
 _ENDS = frozenset({Event.SUCCEEDED, Event.FAILED, Event.STOPPED, Event.RETRIED})
 
 
-def take_events(parts: Parts, key: str, events: list[dict[str, Any]]) -> tuple[int, bool]:
+def take_events(
+    parts: Parts, key: str, events: list[dict[str, Any]], node: int = 0
+) -> tuple[int, bool]:
     """Take in the events not seen before. Return how many are, and whether to stop."""
     conflict = Conflict("the job keeps moving")
     for tried in range(_TRIES):
         if tried:
             time.sleep(0.002 * tried)
         job, attempt = present(parts, key)
+        if node >= job.spec.nodes:
+            raise Invalid(f"node: the job has {job.spec.nodes} of them", field="node")
         try:
+            if job.spec.nodes > 1:
+                return _take_member(parts, job, attempt, node, events)
             job, confirmed = _take(parts, job, attempt, events)
         except Conflict as error:
             conflict = error
@@ -77,6 +84,41 @@ def _take(
     return job, change["confirmed"]
 
 
+def _take_member(
+    parts: Parts, job: Job, attempt: Attempt, node: int, events: list[dict[str, Any]]
+) -> tuple[int, bool]:
+    """Take in what one node of several says, and move the job as far as all of them have come."""
+    now = parts.now()
+    before = next((each for each in parts.members.of(attempt.key) if each.node == node), None)
+    after = hear(before or Member(node=node, heard=now), events, now)
+    parts.members.replace(attempt.key, before, after)
+    # read again: of two nodes that say the last thing at once, one must see both
+    members = parts.members.of(attempt.key)
+    change: AttemptChange = {}
+    if len(members) == job.spec.nodes:  # it is as silent as the most silent of them
+        change["heard"] = min(each.heard for each in members)
+    for event in events if node == 0 else ():
+        if event["kind"] in _TIMED:
+            change[_TIMED[event["kind"]]] = event["at"]
+    moves, moving = list[Moved](), job
+    while verdict := on_members(moving, members):
+        if verdict.event in _ENDS and attempt.handle is None:
+            raise Conflict("its launch is not written down yet; report again")
+        moving = moving.after(
+            verdict.event,
+            reason=verdict.reason,
+            now=now,
+            exit_code=verdict.exit_code,
+            started=now if verdict.event is Event.STARTED else None,
+        )
+        moves.append(Moved(verdict.event, moving))
+        if verdict.event in _ENDS:
+            change |= {"ended": now, "exit_code": verdict.exit_code, "reason": verdict.reason}
+            break
+    _write(parts, job, attempt, moves, change)
+    return after.confirmed, is_to_stop(moving, members)
+
+
 def _after(job: Job, verdict: Verdict, event: dict[str, Any], now: float) -> Job:
     started = event["at"] if verdict.event is Event.STARTED else None
     return job.after(
@@ -88,6 +130,8 @@ def _write(
     parts: Parts, before: Job, attempt: Attempt, moves: list[Moved], change: AttemptChange
 ) -> None:
     if not moves:
+        if not change:
+            return
         parts.jobs.change_attempt(attempt.key, change)
         return
     parts.jobs.write_moves(before, moves, change)

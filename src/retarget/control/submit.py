@@ -71,8 +71,21 @@ def check(parts: Parts, target: Target) -> Facts:
     except TargetUnreachable as error:
         parts.targets.checked(target.name, None, str(error), parts.now())
         raise
+    facts = remembering(facts, target.facts)
     parts.targets.checked(target.name, facts, "", parts.now())
     return facts
+
+
+def remembering(facts: Facts, before: Facts | None) -> Facts:
+    """Return facts in which nodes that cannot be asked have what they had before."""
+    known = {node.name: node for node in before.nodes} if before else {}
+    nodes = (
+        known.get(node.name, node).model_copy(update={"reason": node.reason})
+        if node.reason
+        else node
+        for node in facts.nodes
+    )
+    return facts.model_copy(update={"nodes": tuple(nodes)})
 
 
 def waiting_reason(target: str) -> str:

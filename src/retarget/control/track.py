@@ -40,7 +40,9 @@ def take_lines(
     return parts.track.taken(key, name), refused[:_MOST_TOLD]
 
 
-def keep_files(parts: Parts, job: Job, attempt: Attempt, files: list[Output]) -> list[str]:
+def keep_files(
+    parts: Parts, job: Job, attempt: Attempt, files: list[Output], node: int = 0
+) -> list[str]:
     """Keep files of an attempt: as artifacts of the job's run, or as outputs of the job.
 
     An artifact is an output like others where the artifacts of the run are not ours to keep.
@@ -51,9 +53,11 @@ def keep_files(parts: Parts, job: Job, attempt: Attempt, files: list[Output]) ->
     folder = artifacts_of(parts, job) if ours else None
     if folder is None:
         left, ours = files, []
+    refused: list[str] = []
+    if node:
+        left, refused = _not_there_yet(parts, job, attempt, left)
     if left:
         parts.outputs.put(job.id, attempt.number, *left)
-    refused: list[str] = []
     for file in ours:
         try:
             path = file.path.removeprefix(f"{ARTIFACTS_TOP}/")
@@ -61,6 +65,20 @@ def keep_files(parts: Parts, job: Job, attempt: Attempt, files: list[Output]) ->
         except Invalid as error:
             refused.append(str(error))
     return refused
+
+
+def _not_there_yet(
+    parts: Parts, job: Job, attempt: Attempt, files: list[Output]
+) -> tuple[list[Output], list[str]]:
+    """Return the files whose names no other node has given to others, and what of the rest."""
+    there = {each.path: each.digest for each in parts.outputs.list(job.id, attempt.number)}
+    fresh = [file for file in files if there.get(file.path, file.digest) == file.digest]
+    refused = [
+        f"{file.path} is not kept: another node has one of that name"
+        for file in files
+        if file not in fresh
+    ]
+    return fresh, refused
 
 
 def read(content: bytes) -> tuple[Logged, list[str]]:

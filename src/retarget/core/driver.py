@@ -34,6 +34,7 @@ class Launch(Value):
     processes_per_node: int = 1
     timeout: float | None = None  # seconds the script may run
     grace: float = 10.0  # seconds between TERM and KILL
+    fence: float | None = None  # seconds without the server after which the runner ends it
     url: str = ""  # where the runner reports; empty: nowhere, everything stays on its disk
     token: str = ""  # opens this attempt's door only
 

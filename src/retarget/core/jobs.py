@@ -141,6 +141,8 @@ class Attempt(Value):
     confirmed: int = 0  # how many of the runner's events have been taken in
     heard: float | None = None  # when its runner last spoke
     resumes: int = 0  # how often a dead runner was started again
+    # seconds without the server after which its runner ends it: then it may be tried elsewhere
+    fence: float | None = None
     exit_code: int | None = None
     reason: str = ""
     created: float = 0.0
@@ -154,6 +156,21 @@ class Attempt(Value):
     output: float | None = None
     exited: float | None = None  # the script, by its runner's clock
     ended: float | None = None
+
+
+class Member(Value):
+    """One node of an attempt that has several, as its runner tells of it."""
+
+    node: int
+    confirmed: int = 0  # how many of its events have been taken in
+    heard: float  # when it last spoke
+    preparing: bool = False
+    started: bool = False
+    exited: float | None = None  # when that was heard, by the server's clock
+    finished: bool = False
+    outcome: str = ""
+    reason: str = ""
+    exit_code: int | None = None
 
 
 class Job(Value):

@@ -34,6 +34,8 @@ class Facts(Value):
 
     nodes: tuple[Node, ...] = ()
     details: dict[str, str] = {}  # python, disk, engine …: for people
+    # seconds of a node's silence after which its work may be tried on another one of them
+    fence: float | None = None
 
 
 class Target(Value):

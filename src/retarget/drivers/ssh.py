@@ -119,7 +119,8 @@ class Driver:
         if all(isinstance(answer, TargetUnreachable) for answer in answers):
             raise TargetUnreachable("; ".join(dict.fromkeys(str(each) for each in answers)))
         nodes = [self._node(host, found) for host, found in zip(hosts, answers, strict=True)]
-        return Facts(nodes=tuple(nodes), details=self._details(answers))
+        fence = self.config.fence if len(nodes) > 1 else None
+        return Facts(nodes=tuple(nodes), details=self._details(answers), fence=fence)
 
     def settle(self) -> dict[str, Any]:
         """Return what was learnt of the hosts and is to be kept: their keys."""

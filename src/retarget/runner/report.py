@@ -30,11 +30,21 @@ _COLLECT = 5.0  # how often outputs/ is looked at for finished files
 class Reporter:
     """Works in a thread of its own while the script runs, and in the caller's at the end."""
 
-    def __init__(self, folder: Folder, journal: Journal, orders: Orders) -> None:
+    def __init__(
+        self,
+        folder: Folder,
+        journal: Journal,
+        orders: Orders,
+        node: int = 0,
+        fence: float | None = None,
+    ) -> None:
         self._folder = folder
         self._journal = journal
         self._orders = orders
-        self._server = Server(folder)
+        self._server = Server(folder, node)
+        self._node = node
+        self._fence = fence
+        self._reached = now()
         self._collector = Collector(folder)
         self._lines = Lines(folder)
         self._confirmed = 0
@@ -140,6 +150,9 @@ class Reporter:
                     self._orders.stop("canceled", "the folder of this launch was removed")
                     return
                 self._note(error)
+                if self._fence is not None and now() - self._reached > self._fence:
+                    self._orders.stop("lost", f"no server was reached for {self._fence:g} s")
+                    return
                 self._ending.wait(pause)
                 pause = min(pause * 2, 2.0)
             except Over as over:
@@ -148,19 +161,19 @@ class Reporter:
             self._ending.wait(_LOOK)
 
     def _round(self) -> None:
-        now = time.monotonic()
-        if len(self._journal.events) > self._confirmed or now - self._spoke > _HEARTBEAT:
+        moment = time.monotonic()
+        if len(self._journal.events) > self._confirmed or moment - self._spoke > _HEARTBEAT:
             self._send_news()
-        if now - self._scanned > _SCAN:
-            self._scanned = now
+        if moment - self._scanned > _SCAN:
+            self._scanned = moment
             self._scan_logs()
             self._collector.send_artifacts(self._server)
         self._send_streams()
-        if now - self._tracked > _TRACK:
-            self._tracked = now
+        if moment - self._tracked > _TRACK:
+            self._tracked = moment
             self._lines.send(self._server)
-        if now - self._collected > _COLLECT:
-            self._collected = now
+        if moment - self._collected > _COLLECT and not self._node:  # of others at the end, once
+            self._collected = moment
             self._collector.send(self._server, settled=2.0)
 
     def _send_news(self) -> None:
@@ -175,7 +188,7 @@ class Reporter:
     def _send_events(self, until: int) -> None:
         answer = self._server.report(self._journal.events[self._confirmed : until])
         self._confirmed = int(answer["confirmed"])
-        self._spoke = time.monotonic()
+        self._spoke, self._reached = time.monotonic(), now()
         if answer.get("order") == "cancel":
             self._orders.stop("canceled", "canceled")
 
@@ -216,7 +229,23 @@ class Reporter:
                 content = file.read(_CHUNK)
                 if not content:
                     return
-                sent = self._offsets[stream] = self._server.append(stream, sent, content)
+                sent = self._offsets[stream] = self._server.append(
+                    self._shown(stream), sent, content
+                )
+
+    def _shown(self, stream: str) -> str:
+        """Return the name by which the server has a stream: those of all nodes are together."""
+        return (
+            stream
+            if not self._node or stream.startswith("rank-")
+            else f"node-{self._node}/{stream}"
+        )
+
+
+def now() -> float:
+    """Return a time that goes on while the machine sleeps, where there is one."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 def _size(path: str) -> int:

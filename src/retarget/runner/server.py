@@ -38,8 +38,9 @@ class _Joined(http.client.HTTPConnection):
 class Server:
     """Not for two threads at once: each makes its own."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, node: int = 0) -> None:
         self._folder = folder
+        self._node = node  # which one of several this is
         self._connection: http.client.HTTPConnection | None = None
         self._contact: dict[str, str] = {}
 
@@ -49,7 +50,10 @@ class Server:
         return bool(self._read_contact()["url"])
 
     def report(self, events: list[dict[str, Any]]) -> dict[str, Any]:
-        return self._ask("POST", "/events", json.dumps({"events": events}).encode(), "confirmed")
+        told: dict[str, Any] = {"events": events}
+        if self._node:
+            told["node"] = self._node
+        return self._ask("POST", "/events", json.dumps(told).encode(), "confirmed")
 
     def append(self, stream: str, offset: int, content: bytes) -> int:
         """Send bytes of a stream and return how many the server has of it."""
@@ -62,7 +66,8 @@ class Server:
 
     def collect(self, body: Iterable[bytes], length: int) -> list[str]:
         """Send files, as frames. The answer: sentences about what is not kept."""
-        return self._ask("POST", "/outputs", body, "kept", length=length).get("refused", [])
+        path = f"/outputs?node={self._node}" if self._node else "/outputs"
+        return self._ask("POST", path, body, "kept", length=length).get("refused", [])
 
     def download(self, digest: str, path: str) -> None:
         part = f"{path}.{os.getpid()}.part"

@@ -66,6 +66,7 @@ class Runner:
         content = folder.read("launch.json")
         self._launch: dict[str, Any] = content["launch"]
         self._node: dict[str, Any] = content["node"]
+        self._gang: dict[str, Any] = content.get("gang") or {"node": 0}
         self._reporter: Any = None
         self._environments: Any = None
         # Whatever is started from here carries the key, so that a later runner can find it.
@@ -289,7 +290,7 @@ class Runner:
         ranks: dict[int, int] = {}
         try:
             for rank in range(count):
-                name = "output" if self._world(count) == 1 else f"rank-{rank}"
+                name = "output" if self._world(count) == 1 else f"rank-{self._global(rank, count)}"
                 output = self._folder.open_stream(name)
                 ranks[spawn(command, variables[rank], output)] = rank
                 os.close(output)
@@ -305,15 +306,19 @@ class Runner:
     def _world(self, count: int) -> int:
         return int(self._launch["nodes"]) * count
 
+    def _global(self, rank: int, count: int) -> int:
+        """Return the number of a rank among those of all nodes."""
+        return int(self._gang["node"]) * count + rank
+
     def _rank(self, rank: int, count: int, port: str) -> dict[str, str]:
         names = {
-            "RANK": str(rank),
+            "RANK": str(self._global(rank, count)),
             "LOCAL_RANK": str(rank),
-            "NODE_RANK": "0",
+            "NODE_RANK": str(self._gang["node"]),
             "WORLD_SIZE": str(self._world(count)),
             "LOCAL_WORLD_SIZE": str(count),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
+            "MASTER_ADDR": str(self._gang.get("master", "127.0.0.1")),
+            "MASTER_PORT": str(self._gang.get("port", port)),
         }
         return {name: self._launch["env"].get(name, value) for name, value in names.items()}
 
@@ -355,7 +360,8 @@ class Runner:
             self._report_now()
 
     def _failure(self, rank: int, status: int) -> str:
-        who = "the script" if self._launch["processes_per_node"] == 1 else f"rank {rank}"
+        count = self._launch["processes_per_node"]
+        who = "the script" if count == 1 else f"rank {self._global(rank, count)}"
         if os.WIFSIGNALED(status):
             return f"{who} was killed by {_signal_name(os.WTERMSIG(status))}"
         return f"{who} ended with exit code {os.WEXITSTATUS(status)}"
@@ -390,7 +396,9 @@ class Runner:
         if self._reporter is None:
             from retarget.runner.report import Reporter
 
-            self._reporter = Reporter(self._folder, self._journal, self._orders)
+            self._reporter = Reporter(
+                self._folder, self._journal, self._orders, self._gang["node"], self._launch["fence"]
+            )
         return self._reporter
 
 

@@ -47,6 +47,7 @@ from retarget.store.environments import Environments
 from retarget.store.experiments import Experiments
 from retarget.store.jobs import Jobs
 from retarget.store.logged_models import LoggedModels
+from retarget.store.members import Members
 from retarget.store.metrics import Metrics
 from retarget.store.models import Models
 from retarget.store.outputs import Outputs
@@ -85,6 +86,7 @@ def make_app(settings: Settings, *, stop: Callable[[], None]) -> ASGIApp:
     woken, held = threading.Event(), Blobs(home.blobs)
     parts = Parts(
         jobs=Jobs(engine),
+        members=Members(engine),
         outputs=Outputs(engine),
         targets=Targets(engine),
         environments=Environments(engine),

@@ -130,6 +130,7 @@ attempts = Table(
     Column("confirmed", BigInteger, nullable=False),
     Column("heard", Double),
     Column("resumes", Integer, nullable=False),
+    Column("fence", Double),
     Column("exit_code", Integer),
     Column("reason", Words, nullable=False),
     Column("created", Double, nullable=False),
@@ -148,6 +149,23 @@ Index(
     attempts.c.ended,
     sqlite_where=attempts.c.handle.is_not(None),
     postgresql_where=attempts.c.handle.is_not(None),
+)
+
+# What is heard of each node of an attempt that has several.
+members = Table(
+    "members",
+    metadata,
+    Column("key", Words, ForeignKey(attempts.c.key, ondelete="CASCADE"), primary_key=True),
+    Column("node", Integer, primary_key=True, autoincrement=False),
+    Column("confirmed", BigInteger, nullable=False),
+    Column("heard", Double, nullable=False),
+    Column("preparing", Boolean, nullable=False),
+    Column("started", Boolean, nullable=False),
+    Column("exited", Double),
+    Column("finished", Boolean, nullable=False),
+    Column("outcome", Words, nullable=False),
+    Column("reason", Words, nullable=False),
+    Column("exit_code", Integer),
 )
 
 outputs = Table(

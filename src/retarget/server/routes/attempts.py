@@ -46,6 +46,7 @@ class RunnerEvent(BaseModel):
 
 class Events(BaseModel):
     events: list[RunnerEvent]
+    node: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
 
 class Taken(BaseModel):
@@ -71,7 +72,7 @@ class Kept(BaseModel):
 def report_events(key: RunnerKey, body: Events, parts: PartsDep) -> Taken:
     """Take in what happened, in order; what was confirmed before is passed over."""
     events = [event.model_dump() for event in body.events]
-    confirmed, stop = take_events(parts, key, events)
+    confirmed, stop = take_events(parts, key, events, body.node)
     return Taken(confirmed=confirmed, order="cancel" if stop else None)
 
 
@@ -103,7 +104,12 @@ async def take_track(
 
 
 @router.post("/outputs", openapi_extra=BINARY_BODY)
-async def keep_outputs(key: RunnerKey, request: Request, parts: PartsDep) -> Kept:
+async def keep_outputs(
+    key: RunnerKey,
+    request: Request,
+    parts: PartsDep,
+    node: Annotated[int, Query(ge=0, lt=2**31)] = 0,
+) -> Kept:
     """Take in files, artifacts too: frames of 4 bytes length, JSON {path, size}, content."""
     job, attempt = await run_sync(present, parts, key)
     kept, refused, held = 0, list[str](), list[Output]()
@@ -111,9 +117,9 @@ async def keep_outputs(key: RunnerKey, request: Request, parts: PartsDep) -> Kep
         held.append(Output.model_validate(file))
         kept += 1
         if len(held) == _TOGETHER:
-            refused += await run_sync(keep_files, parts, job, attempt, held)
+            refused += await run_sync(keep_files, parts, job, attempt, held, node)
             held = []
-    refused += await run_sync(keep_files, parts, job, attempt, held)
+    refused += await run_sync(keep_files, parts, job, attempt, held, node)
     return Kept(kept=kept - len(refused), refused=refused)
 
 

@@ -1,0 +1,36 @@
+"""Members in SQL: what was heard of each node of an attempt that has several."""
+
+from sqlalchemy import Engine, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from retarget.core.errors import Conflict
+from retarget.core.jobs import Member
+from retarget.store.engine import reading, writing
+from retarget.store.schema import members
+
+
+class Members:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def of(self, key: str) -> list[Member]:
+        """Return the nodes that have spoken, in order."""
+        columns = [members.c[name] for name in Member.model_fields]
+        query = select(*columns).where(members.c.key == key).order_by(members.c.node)
+        with reading(self.engine) as db:
+            return [Member.model_validate(dict(row)) for row in db.execute(query).mappings()]
+
+    def replace(self, key: str, before: Member | None, after: Member) -> None:
+        """Keep what was heard; raise Conflict if more has been heard meanwhile."""
+        row = after.model_dump()
+        try:
+            with writing(self.engine) as db:
+                if before is None:
+                    db.execute(insert(members).values(key=key, **row))
+                    return
+                this = (members.c.key == key) & (members.c.node == after.node)
+                unchanged = members.c.confirmed == before.confirmed
+                if not db.execute(update(members).where(this, unchanged).values(row)).rowcount:
+                    raise Conflict("that node has said more meanwhile")
+        except IntegrityError as error:
+            raise Conflict("that node has spoken meanwhile") from error

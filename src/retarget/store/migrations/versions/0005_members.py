@@ -1,0 +1,27 @@
+"""Several nodes of one attempt, and when an attempt is given up for lost."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+
+
+def upgrade() -> None:
+    op.add_column("attempts", sa.Column("fence", sa.Double))
+    op.create_table(
+        "members",
+        sa.Column(
+            "key", sa.Text, sa.ForeignKey("attempts.key", ondelete="CASCADE"), primary_key=True
+        ),
+        sa.Column("node", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("confirmed", sa.BigInteger, nullable=False),
+        sa.Column("heard", sa.Double, nullable=False),
+        sa.Column("preparing", sa.Boolean, nullable=False),
+        sa.Column("started", sa.Boolean, nullable=False),
+        sa.Column("exited", sa.Double),
+        sa.Column("finished", sa.Boolean, nullable=False),
+        sa.Column("outcome", sa.Text, nullable=False),
+        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("exit_code", sa.Integer),
+    )
