@@ -113,7 +113,8 @@ class Loop:
         for target in self._known_targets():
             if self._is_to_be_asked(target):
                 self._checked[target.name] = time.monotonic()
-                with suppress(TargetUnreachable):  # remembered as the target's reason
+                # remembered as the target's reason; or it was detached just now
+                with suppress(TargetUnreachable, NotFound):
                     check(self._parts, target)
         return self._known_targets()
 
