@@ -52,7 +52,12 @@ class Config(BaseModel):
     root: Path = Field(description="Folder for the work of jobs, built environments and caches")
     blobs: tuple[Path, ...] = Field((), description="Folders that hold blobs already")
     cpus: float | None = Field(None, gt=0, description="Cores to give out; default: all of them")
-    memory: int | None = Field(None, gt=0, description="Bytes to give out; default: all of it")
+    memory: int | None = Field(
+        None,
+        gt=0,
+        description="Bytes to give out; default: all of it",
+        json_schema_extra={"unit": "bytes"},
+    )
     linger: float = Field(600, ge=0, description="Seconds a runner waits for a lost server")
 
 
