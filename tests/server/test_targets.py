@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.bad_input.conftest import ask_raw
 from tests.plugin import install_vault
 from tests.server.conftest import Answer, Api, serving
 
@@ -90,6 +91,20 @@ def test_what_is_wrong_is_told_and_nothing_is_kept(api: Api) -> None:
     refused(attach(api, "x", address="nowhere"), 503, "nowhere does not answer; is it switched on?")
     tagged = new | {"config": {"address": "a"}, "tags": {"a=b": "c"}}
     refused(api.ask("POST", "/api/targets", tagged), 422, "cannot name a tag", "tags")
+    assert api.ask("GET", "/api/targets").json == before
+
+
+def test_settings_of_this_machine_that_cannot_be_used_are_refused(api: Api) -> None:
+    before = api.ask("GET", "/api/targets").json
+    for root in ("here", "", "/a\0b", "/\ud800"):
+        told = "config.root: must be an absolute path, such as /srv/retarget"
+        refused(attach(api, "x", "local", root=root), 422, told, "config.root")
+    for root in ("/proc/nope", f"/tmp/{'x' * 300}", "/dev/null/x"):
+        refused(attach(api, "x", "local", root=root), 503, f"cannot make {root}: ")
+    endless = b'{"name": "x", "kind": "local", "config": {"root": "/tmp/x", "cpus": 1e999}}'
+    told = ask_raw(api, "POST", "/api/targets", endless)
+    refused(told, 422, "config.cpus: must be a finite number", "config.cpus")
+    refused(attach(api, "x", "local", root="/tmp/x", memory=0), 422, "than 0", "config.memory")
     assert api.ask("GET", "/api/targets").json == before
 
 
@@ -184,6 +199,21 @@ def test_a_kind_that_is_gone_breaks_nothing_else(tmp_path: Path, plugin: str) ->
         refused(api.ask("POST", "/api/targets/orphan/check"), 503, "unknown kind 'vault'")
         assert api.wait(api.submit("true")["name"])["state"] == "succeeded"
         assert api.ask("DELETE", "/api/targets/orphan").status == 200
+
+
+def test_without_its_package_no_secret_is_taken(tmp_path: Path, plugin: str) -> None:
+    home, lacking = tmp_path / "home", tmp_path / "lacking"
+    (lacking / "cryptography").mkdir(parents=True)
+    missing = "raise ModuleNotFoundError('none here', name='cryptography')"
+    (lacking / "cryptography/__init__.py").write_text(missing)
+    with serving(home, PYTHONPATH=plugin) as api:
+        attach(api, "safe", password=SECRET)
+    with again(home, PYTHONPATH=f"{lacking}:{plugin}") as api:
+        told = "a secret cannot be kept without cryptography: pip install 'retarget[ssh]'"
+        refused(attach(api, "x", password=SECRET), 422, told)
+        assert attach(api, "plain").status == 201
+        refused(api.ask("POST", "/api/targets/safe/check"), 503, "pip install 'retarget[ssh]'")
+        assert api.ask("DELETE", "/api/targets/safe").status == 200
 
 
 def test_a_target_without_jobs_is_detached_and_released(api: Api, tmp_path: Path) -> None:

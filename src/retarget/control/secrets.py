@@ -42,10 +42,10 @@ def unseal(stored: Mapping[str, Any], *, secret: bytes, target: str) -> _Setting
     """Return stored settings with their secrets, or raise TargetUnreachable."""
 
     def opened(token: str, path: _Path) -> str:
+        cipher = _cipher(secret)
         try:
             raw = base64.b64decode(token.removeprefix(_MARK), validate=True)
-            plain = _cipher(secret).decrypt(raw[:_NONCE], raw[_NONCE:], target.encode())
-            return plain.decode()
+            return cipher.decrypt(raw[:_NONCE], raw[_NONCE:], target.encode()).decode()
         except (ValueError, _wrong_key()):
             name = next((str(part) for part in reversed(path) if isinstance(part, str)), "secret")
             raise TargetUnreachable(

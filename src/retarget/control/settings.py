@@ -4,10 +4,11 @@ No sentence repeats what was given: it may be a secret, or one in the wrong plac
 """
 
 import json
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -25,6 +26,7 @@ _SHOWN = 60
 def validated(kind: str, given: Mapping[str, Any]) -> BaseModel:
     """Return the settings with every default filled in; Invalid names the field to mend."""
     config = drivers.load(kind).Config
+    _check_finite(given, "config")
     if config.model_config.get("extra") != "allow":
         _check_known(given, config)
     try:
@@ -38,6 +40,18 @@ def validated(kind: str, given: Mapping[str, Any]) -> BaseModel:
 def known_settings(kind: str) -> set[str]:
     """Name the settings that a target of this kind has."""
     return set(drivers.load(kind).Config.model_fields)
+
+
+def _check_finite(given: Any, field: str) -> None:
+    """Raise Invalid for a number that JSON cannot hold: what is kept is shown again."""
+    if isinstance(given, float) and not math.isfinite(given):
+        raise Invalid(f"{field}: must be a finite number", field=field)
+    if isinstance(given, Mapping):
+        for name, each in cast(Mapping[str, Any], given).items():
+            _check_finite(each, f"{field}.{_short(name)}")
+    elif isinstance(given, list):
+        for index, each in enumerate(cast(list[Any], given)):
+            _check_finite(each, f"{field}.{index}")
 
 
 def _check_known(given: Iterable[str], config: type[BaseModel]) -> None:

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from retarget.core.driver import Handle, Launch, Observation, Phase
 from retarget.core.environments import Environment
@@ -59,6 +59,21 @@ class Config(BaseModel):
         json_schema_extra={"unit": "bytes"},
     )
     linger: float = Field(600, ge=0, description="Seconds a runner waits for a lost server")
+
+    @field_validator("root")
+    @classmethod
+    def _is_absolute(cls, root: Path) -> Path:
+        # the server's own folder is no place to begin at, and is another one next time
+        if not root.is_absolute() or not _can_be_opened(root):
+            raise ValueError("must be an absolute path, such as /srv/retarget")
+        return root
+
+
+def _can_be_opened(path: Path) -> bool:
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
 
 
 class Driver:
