@@ -7,8 +7,9 @@ _MODULE = '''
 """Machines in a vault."""
 
 import os
+import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
@@ -52,6 +53,8 @@ class Driver:
         self.config = config
 
     def check(self):
+        if self.config.address == "slow":
+            time.sleep(3)
         if self.config.address == "nowhere":
             raise TargetUnreachable("nowhere does not answer; is it switched on?")
         secrets = [self.config.password, self.config.key, *(r.password for r in self.config.rooms)]

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import time
@@ -150,6 +151,16 @@ def test_a_password_is_asked_for_without_echo(retarget: Cli) -> None:
     assert SECRET.encode() not in seen
     assert f"[{len(SECRET)}]".encode() in seen
     assert b"checking safe" in seen
+
+
+def test_ctrl_c_leaves_without_a_word(retarget: Cli) -> None:
+    retarget("server", "start")
+    words = ("target", "attach", "slow", "--kind", "vault", "--address", "slow")
+    waiting = subprocess.Popen([COMMAND, *words], stderr=subprocess.PIPE, text=True)
+    time.sleep(1.5)
+    waiting.send_signal(signal.SIGINT)
+    assert waiting.communicate(timeout=10)[1] == ""
+    assert waiting.returncode == 130
 
 
 def test_what_is_wrong_is_one_sentence(retarget: Cli, tmp_path: Path) -> None:

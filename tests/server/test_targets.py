@@ -73,7 +73,7 @@ def test_what_is_wrong_is_told_and_nothing_is_kept(api: Api) -> None:
         attach(api, "x", level="no"), 422, "config.level: must be 'low' or 'high'", "config.level"
     )
     told = "config.adress: there is no such setting; did you mean address? there are: address, "
-    refused(attach(api, "x", adress="a"), 422, told, "config")
+    refused(attach(api, "x", adress="a"), 422, told, "config.adress")
     rooms = [{"address": "a"}, {"adress": "b"}]
     refused(
         attach(api, "x", rooms=rooms),
@@ -120,7 +120,7 @@ def test_settings_change_if_the_target_answers(api: Api) -> None:
     assert changed.json["facts"]["details"]["secrets"] == str([len(SECRET)])
     refused(change(api, "changing", address="nowhere"), 503, "nowhere does not answer")
     bad = change(api, "changing", cpu=7)
-    refused(bad, 422, "config.cpu: there is no such setting; did you mean cpus?", "config")
+    refused(bad, 422, "config.cpu: there is no such setting; did you mean cpus?", "config.cpu")
     assert api.ask("GET", "/api/targets/changing").json["config"] == config
     cleared = api.ask(
         "PATCH", "/api/targets/changing", {"config": {"password": None}, "tags": {"a": "b"}}

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 from retarget.core.errors import Conflict, NotFound
 from retarget.core.jobs import Job, JobSpec
 from retarget.core.names import new_id
-from retarget.core.states import LIVE, JobState
+from retarget.core.states import LIVE, Event, JobState
 from retarget.core.targets import Facts, Gpu, Node, Target
 from retarget.store.jobs import Jobs
 from retarget.store.targets import Targets
@@ -137,3 +137,24 @@ def test_no_job_is_left_waiting_for_a_target_that_goes_at_that_moment(
             assert sum(counts[state] for state in (*LIVE, JobState.QUEUED)) == 0
         else:
             Targets(other).remove("going", reason="gone", now=9.0, force=True)
+
+
+def test_a_job_that_moves_while_its_target_goes_ends_all_the_same(
+    targets: Targets,
+    jobs: Jobs,
+    other: Engine,
+    add: Callable[..., Job],
+    place: Callable[[Job], Job],
+    race: Callable[..., list[Any]],
+) -> None:
+    for turn in range(10):
+        job = place(add(f"moving-{turn}", target="going"))
+        move = partial(jobs.record, job, Event.RETRIED, reason="again", now=8.0)
+        detach = partial(Targets(other).remove, "going", reason="gone", now=9.0, force=True)
+        ends = race([move, detach])
+        if isinstance(ends[1], Conflict):  # it moved first, in the middle: all is as it was
+            assert [target.name for target in targets.list()] == ["going", "local"]
+            detach()
+        ended = jobs.read(job.id)
+        assert (ended.state, ended.reason) == (JobState.FAILED, "gone")
+        assert {type(end) for end in ends} <= {Job, Conflict, list}

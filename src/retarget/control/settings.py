@@ -59,7 +59,8 @@ def _check_known(given: Iterable[str], config: type[BaseModel]) -> None:
     known |= set(config.model_fields)
     for name in given:
         if name not in known:
-            raise Invalid(f"config.{_short(name)}: {_unknown(name, known)}", field="config")
+            field = f"config.{_short(name)}"
+            raise Invalid(f"{field}: {_unknown(name, known)}", field=field)
 
 
 def _unknown(name: str, known: Collection[str]) -> str:
