@@ -18,7 +18,7 @@ GROUPS = {
     "job": "list show logs wait cancel outputs metrics compare rerun why delete",
     "experiment": "list show",
     "model": "list show register download alias delete",
-    "target": "list show kinds check",
+    "target": "list show kinds check attach create update detach",
     "env": "list show build delete",
     "server": "start stop status run logs collect",
 }

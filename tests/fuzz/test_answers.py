@@ -75,7 +75,7 @@ _EXPERIMENT: dict[str, Any] = {
     "tags": {},
 }
 _TARGET: dict[str, Any] = {
-    **{"name": "local", "kind": "local", "config": {}, "facts": None, "checked": 1.5},
+    **{"name": "local", "kind": "local", "config": {}, "tags": {}, "facts": None, "checked": 1.5},
     **{"reason": "", "jobs": {"queued": 1}, "used": {"cpus": 1, "memory": 5}},
 }
 _ENVIRONMENT: dict[str, Any] = {

@@ -77,8 +77,8 @@ def environments(engine: Engine) -> Environments:
 
 
 @pytest.fixture
-def add(jobs: Jobs) -> Callable[..., Job]:
-    """Adds a job a second younger than the last one."""
+def add(jobs: Jobs, targets: Targets) -> Callable[..., Job]:
+    """Adds a job a second younger than the last one, and its target if that is a new one."""
     clock = iter(range(1_000, 1_000_000))
 
     def add_one(name: str | None = None, **spec: Any) -> Job:
@@ -93,6 +93,8 @@ def add(jobs: Jobs) -> Callable[..., Job]:
             created=now,
             changed=now,
         )
+        if job.spec.target not in {target.name for target in targets.list()}:
+            targets.save(Target(name=job.spec.target, kind="local"))
         jobs.add(job)
         return job
 

@@ -13,6 +13,7 @@ from retarget.core.errors import Invalid, NotFound
 from retarget.core.jobs import Job, JobSpec, Output
 from retarget.core.models import LoggedModel, ModelVersion
 from retarget.core.states import JobState
+from retarget.core.targets import Target
 from retarget.core.tracking import Run, RunStatus, artifact_path
 from retarget.store import artifacts as module
 from retarget.store.artifacts import Artifact, Artifacts, Entry
@@ -23,6 +24,7 @@ from retarget.store.models import Models
 from retarget.store.outputs import Outputs
 from retarget.store.runs import Runs
 from retarget.store.schema import artifacts as table
+from retarget.store.targets import Targets
 
 
 @pytest.fixture
@@ -179,6 +181,7 @@ def test_so_are_the_folders_of_what_jobs_left(foreign: Engine) -> None:
     tree = Artifacts(foreign)
     spec = JobSpec.model_validate({"command": ["true"]})
     known: dict[str, Any] = {"id": "j1", "name": "j", "state": JobState.QUEUED, "reason": ""}
+    Targets(foreign).save(Target(name="local", kind="local"))
     Jobs(foreign).add(Job(**known, version=0, spec=spec, created=1.0, changed=1.0))
     for path in LETTERS:
         Outputs(foreign).put("j1", 0, Output(path=f"outputs/{path}", size=1, digest="d"))

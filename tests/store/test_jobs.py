@@ -169,12 +169,23 @@ def test_one_of_many_places_a_job(jobs: Jobs, targets: Targets, add: Add, race: 
     assert targets.placements(attempt.target) == 1
 
 
-def test_nothing_is_placed_on_a_target_that_is_gone(jobs: Jobs, add: Add) -> None:
+def test_nothing_is_placed_on_a_target_that_is_gone(jobs: Jobs, targets: Targets, add: Add) -> None:
     job = add()
+    targets.remove("local", reason="detached", now=2000.0, force=True)
+    job = jobs.read(job.id).model_copy(update={"state": JobState.QUEUED})  # as it was read before
     with pytest.raises(Conflict, match="'local'"):
         _place(jobs, job, seen=0)
-    assert jobs.read(job.id) == job
+    assert jobs.read(job.id).state is JobState.FAILED
     assert jobs.attempts(job.id) == []
+
+
+def test_nothing_is_added_for_a_target_that_is_gone(jobs: Jobs, targets: Targets, add: Add) -> None:
+    job = add()
+    jobs.delete(job.model_copy(update={"state": JobState.FAILED}))
+    targets.remove("local", reason="detached", now=2000.0)
+    with pytest.raises(NotFound, match="no target named 'local'; this server has none"):
+        jobs.add(job)
+    assert jobs.list() == []
 
 
 def test_a_reason_is_told_without_a_move(jobs: Jobs, add: Add) -> None:

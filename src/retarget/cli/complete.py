@@ -17,6 +17,10 @@ def complete_target(incomplete: str) -> list[str]:
     return _names("/api/targets", incomplete)
 
 
+def complete_kind(incomplete: str) -> list[str]:
+    return _names("/api/targets/kinds", incomplete, field="kind")
+
+
 def complete_environment(incomplete: str) -> list[str]:
     return _names("/api/environments", incomplete)
 

@@ -34,6 +34,7 @@ def show_target(target: "Target") -> None:
         ("CPUs", _cpus(target)),
         ("memory", _memory(target)),
         ("GPUs", _gpus(target)),
+        ("tags", _plain(target.tags)),
     ]
     rows += [(f"node {node['name']}", _node(node)) for node in _nodes(target)]
     details: dict[str, str] = (target.facts or {}).get("details", {})

@@ -55,6 +55,11 @@ class Spinner:
         else:
             self._status.update(_plain(news.text))
 
+    def work(self, text: str) -> None:
+        """Tell what is being done, where somebody may be watching."""
+        if self._live and self._status is None:
+            self._spin(text)
+
     def update(self, news: News) -> None:
         """Tell something else, if anything is being told."""
         if self._shown:

@@ -1,15 +1,22 @@
 """`retarget target …`: places to run."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retarget.cli.complete import complete_target
+from retarget.cli.complete import complete_kind, complete_target
 from retarget.cli.groups import new_group
-from retarget.cli.terminal import write_json
+from retarget.cli.kinds import OfKind, OfTarget, given_to, in_options
+from retarget.cli.settings import values_of
+from retarget.cli.spinner import Spinner
+from retarget.cli.terminal import say, write_json
+from retarget.core.errors import Invalid
 
 if TYPE_CHECKING:
+    from retarget.sdk.records import Target
     from retarget.sdk.targets import Targets
 
 app = new_group()
@@ -18,6 +25,14 @@ Name = Annotated[
     str,
     typer.Argument(metavar="NAME", help="A target's name.", autocompletion=complete_target),
 ]
+NewName = Annotated[str, typer.Argument(metavar="NAME", help="What to call it.")]
+Kind = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND", help="What it is; `target kinds` shows them.", autocompletion=complete_kind
+    ),
+]
+Tags = Annotated[list[str] | None, typer.Option(metavar="K=V", help="A label; repeatable.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -36,13 +51,7 @@ def list_targets(as_json: AsJson = False) -> None:
 @app.command()
 def show(name: Name, as_json: AsJson = False) -> None:
     """Show a target: its settings, machines, and what it said when it was last checked."""
-    target = _targets()[name]
-    if as_json:
-        write_json(asdict(target))
-    else:
-        from retarget.cli.show_targets import show_target
-
-        show_target(target)
+    _show(_targets()[name], as_json=as_json)
 
 
 @app.command()
@@ -60,7 +69,108 @@ def kinds(as_json: AsJson = False) -> None:
 @app.command()
 def check(name: Name, as_json: AsJson = False) -> None:
     """Ask a target now what it has; fails with what to do if it does not answer."""
-    target = _targets().check(name)
+    with Spinner() as spinner:
+        spinner.work(f"checking {name} …")
+        target = _targets().check(name)
+    _show(target, as_json=as_json)
+
+
+@app.command(cls=OfKind, options_metavar="--kind KIND [--OPTION VALUE …]")
+def attach(
+    ctx: typer.Context,
+    name: NewName,
+    kind: Kind = None,
+    tag: Tags = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a place that is there a target, once it has answered.
+
+    \b
+    Every kind has options of its own:
+      retarget target kinds
+      retarget target attach NAME --kind KIND --help
+    """
+    _attach(ctx, name, kind or "", tag or [], as_json=as_json)
+
+
+@app.command(cls=OfKind, options_metavar="--kind KIND [--OPTION VALUE …]")
+def create(
+    ctx: typer.Context,
+    name: NewName,
+    kind: Kind = None,
+    tag: Tags = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a target, as `attach` does, of what is not there yet.
+
+    \b
+    Every kind has options of its own:
+      retarget target kinds
+      retarget target create NAME --kind KIND --help
+    """
+    _attach(ctx, name, kind or "", tag or [], as_json=as_json)
+
+
+@app.command(cls=OfTarget, options_metavar="[--OPTION VALUE …]")
+def update(ctx: typer.Context, name: Name, tag: Tags = None, as_json: AsJson = False) -> None:
+    """Change settings of a target, if it answers with them; the others stay.
+
+    \b
+    Every kind has options of its own:
+      retarget target update NAME --help
+    """
+    given = given_to(ctx)
+    if not given and tag is None:
+        raise Invalid(f"what is to change? `retarget target update {name} --help` shows it")
+    config = values_of(given)
+    tags = _tags(tag) if tag else None
+    with _asking(ctx, name):
+        target = _targets().update(name, tags=tags, **config)
+    _show(target, as_json=as_json)
+
+
+@app.command()
+def detach(
+    name: Name,
+    force: Annotated[
+        bool, typer.Option("--force", help="Even with jobs on it, or waiting: they fail.")
+    ] = False,
+) -> None:
+    """Have a target no longer. What is there stays there; refused while it has jobs."""
+    with Spinner() as spinner:
+        spinner.work(f"detaching {name} …")
+        failed = _targets().detach(name, force=force)
+    ended = f"; failed with it: {', '.join(failed)}" if failed else ""
+    say(f"detached {name}{ended}", "dim")
+
+
+def _attach(ctx: typer.Context, name: str, kind: str, tag: list[str], *, as_json: bool) -> None:
+    config, tags = values_of(given_to(ctx)), _tags(tag)
+    with _asking(ctx, name):
+        target = _targets().attach(name, kind=kind, tags=tags, **config)
+    _show(target, as_json=as_json)
+
+
+@contextmanager
+def _asking(ctx: typer.Context, name: str) -> Generator[None]:
+    """Show that a target is being asked, and tell what is wrong in the words of the command."""
+    try:
+        with Spinner() as spinner:
+            spinner.work(f"checking {name} …")
+            yield
+    except Invalid as error:
+        raise in_options(ctx, error) from None
+
+
+def _tags(given: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in given]
+    for text, (name, equals, _) in zip(given, pairs, strict=True):
+        if not equals or not name:
+            raise Invalid(f"--tag {text!r} is not K=V")
+    return {name: value for name, _, value in pairs}
+
+
+def _show(target: "Target", *, as_json: bool) -> None:
     if as_json:
         write_json(asdict(target))
     else:

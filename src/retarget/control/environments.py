@@ -14,10 +14,10 @@ def built(parts: Parts) -> dict[str, list[dict[str, Any]]]:
     """Return what every target that answers has built, by digest."""
     found: dict[str, list[dict[str, Any]]] = {}
     for target in parts.targets.list():
-        driver = parts.connect(target)
-        if not isinstance(driver, Caches):
-            continue
         try:
+            driver = parts.connect(target)
+            if not isinstance(driver, Caches):
+                continue
             for each in driver.environments():
                 facts = {name: each[name] for name in ("how", "size", "seconds", "built")}
                 found.setdefault(each["digest"], []).append({"target": target.name, **facts})

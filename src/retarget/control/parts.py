@@ -1,8 +1,8 @@
 """What control works with: made once, by the composition root, and handed to every rule."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from retarget.blobs.folder import Blobs
 from retarget.blobs.snapshots import Snapshots
@@ -51,6 +51,8 @@ class Parts:
     secret: bytes  # what the tokens of attempts are derived from
     wake: Callable[[], None]  # there is something for the loop to do
     notify: Callable[[str], None]  # this job has moved, or said something
+    # the targets that this server makes itself, each with the settings that it sets itself
+    own: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     now: Callable[[], float] = time.time
 
     def driver(self, target: str) -> Driver:

@@ -148,6 +148,8 @@ def _add(parts: Parts, specs: Sequence[JobSpec], now: float) -> list[Job]:
             new = [_job(*each, now) for each in zip(ids, specs, names, strict=True)]
             parts.jobs.add(*new)
             return new
+        except NotFound as gone:  # its target, just now
+            raise Invalid(f"target: {gone}", field="target") from None
         except Conflict:
             if len(given) == len(specs) or parts.jobs.taken(given):
                 raise

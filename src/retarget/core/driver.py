@@ -144,3 +144,15 @@ class Caches(Protocol):
     def remove_environment(self, digest: str) -> bool:
         """Remove one; False when there is none. Raise Conflict while a job uses it."""
         ...
+
+
+@runtime_checkable
+class Releases(Protocol):
+    """Optional: a driver that holds something open between calls, such as connections."""
+
+    def release(self) -> None:
+        """Close what is held open for this target: it is detached, or has other settings now.
+
+        Whatever is needed again, by a job that goes on, is opened again.
+        """
+        ...

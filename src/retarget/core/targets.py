@@ -3,7 +3,11 @@
 from collections.abc import Iterable
 from typing import Any
 
+from retarget.core.errors import Invalid
 from retarget.core.values import Value
+
+_MOST_TAGS = 64
+_LONGEST_TAG = 250  # characters of a name, and of a value
 
 
 class Gpu(Value):
@@ -41,10 +45,31 @@ class Facts(Value):
 class Target(Value):
     name: str
     kind: str
-    config: dict[str, Any] = {}
+    config: dict[str, Any] = {}  # as it is stored: what is secret in it is encrypted
+    tags: dict[str, str] = {}  # labels, such as a region: for people
     facts: Facts | None = None
     checked: float | None = None  # when, in seconds since 1970
     reason: str = ""  # why it cannot be used now; empty when it can
+
+
+def check_tags(tags: dict[str, str]) -> dict[str, str]:
+    """Return labels that can be kept and shown, or raise Invalid with the rule."""
+    if len(tags) > _MOST_TAGS:
+        raise Invalid(f"tags: {len(tags)} are too many; at most {_MOST_TAGS} fit", field="tags")
+    for name, value in tags.items():
+        if not name.strip() or "=" in name or not name.isprintable() or len(name) > _LONGEST_TAG:
+            raise Invalid(
+                f"tags: {name[:70]!a} cannot name a tag; use 1 to {_LONGEST_TAG} characters "
+                "that can be shown, without '='",
+                field="tags",
+            )
+        if not value.isprintable() or len(value) > _LONGEST_TAG:
+            raise Invalid(
+                f"tags: the value of {name!r} must be at most {_LONGEST_TAG} characters that can "
+                "be shown",
+                field="tags",
+            )
+    return tags
 
 
 def no_target(name: str, there: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from retarget.core.driver import Handle, Launch, Observation
 from retarget.core.environments import Environment
@@ -29,8 +29,28 @@ class Config(BaseModel):
     root: Path = Field(description="Folder for the work of jobs, built environments and caches")
     blobs: tuple[Path, ...] = Field((), description="Folders that hold blobs already")
     cpus: float | None = Field(None, gt=0, description="Cores to give out; default: all of them")
-    memory: int | None = Field(None, gt=0, description="Bytes to give out; default: all of it")
+    memory: int | None = Field(
+        None,
+        gt=0,
+        description="Bytes to give out; default: all of it",
+        json_schema_extra={"unit": "bytes"},
+    )
     linger: float = Field(600, ge=0, description="Seconds a runner waits for a lost server")
+
+    @field_validator("root")
+    @classmethod
+    def _is_absolute(cls, root: Path) -> Path:
+        # the server's own folder is no place to begin at, and is another one next time
+        if not root.is_absolute() or not _can_be_opened(root):
+            raise ValueError("must be an absolute path, such as /srv/retarget")
+        return root
+
+
+def _can_be_opened(path: Path) -> bool:
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
 
 
 class Driver:

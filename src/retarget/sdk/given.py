@@ -61,6 +61,11 @@ def tags(value: object) -> dict[str, Any]:
     return dict(cast(Mapping[str, Any], value))
 
 
+def settings(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as they are sent: paths as text, at any depth."""
+    return {name: _sent(each) for name, each in value.items()}
+
+
 def address(place: str, name: object, what: str) -> str:
     """Return the address of the thing with this name; Invalid if none can have it."""
     if not isinstance(name, str):
@@ -70,6 +75,16 @@ def address(place: str, name: object, what: str) -> str:
     if "/" in name or len(name) > _LONGEST:
         raise wrong(f"the name of {what}", name, "one: it has a '/', or is too long")
     return f"{place}/{quote(name, safe='', errors='replace')}"
+
+
+def _sent(value: Any) -> Any:
+    if isinstance(value, os.PathLike):
+        return os.fspath(cast(os.PathLike[str], value))
+    if isinstance(value, Mapping):
+        return settings(cast(Mapping[str, Any], value))
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_sent(each) for each in cast(Iterable[Any], value)]
+    return value
 
 
 def _word(name: str, value: object) -> str:

@@ -142,8 +142,11 @@ class Connection:
     def put(self, path: str, body: Any) -> Any:
         return self._json("PUT", path, body, repeatable=True)
 
-    def delete(self, path: str) -> Any:
-        return self._json("DELETE", path)
+    def patch(self, path: str, body: Any) -> Any:
+        return self._json("PATCH", path, body, repeatable=True)
+
+    def delete(self, path: str, query: Query | None = None) -> Any:
+        return self._json("DELETE", path, query=query)
 
     def send(self, method: str, path: str, content: bytes | Content) -> Any:
         """Send bytes that the server names by what they are: safe to send again."""

@@ -96,6 +96,7 @@ class Target:
     name: str
     kind: str
     config: dict[str, Any]
+    tags: dict[str, str]
     facts: dict[str, Any] | None
     checked: float | None
     reason: str

@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from fastapi import Depends, FastAPI
@@ -19,7 +20,9 @@ from retarget.blobs.streams import Streams
 from retarget.blobs.uploads import Uploads
 from retarget.control.parts import Parts
 from retarget.control.reconcile import Loop
+from retarget.control.secrets import unseal
 from retarget.core.driver import Driver
+from retarget.core.errors import Invalid, TargetUnreachable
 from retarget.core.home import Home
 from retarget.core.targets import Target
 from retarget.server.auth import owner
@@ -56,6 +59,8 @@ from retarget.store.runs import Runs
 from retarget.store.search import Searches
 from retarget.store.targets import Targets
 from retarget.store.track import TrackFiles
+
+_LOCAL = "local"  # the target that is always there
 
 
 @dataclass(frozen=True)
@@ -103,11 +108,12 @@ def make_app(settings: Settings, *, stop: Callable[[], None]) -> ASGIApp:
         snapshots=Snapshots(home.snapshots, held),
         streams=Streams(home.logs),
         uploads=Uploads(home.uploads),
-        connect=_connect,
+        connect=partial(_connect, settings.secret),
         url=settings.url,
         secret=settings.secret,
         wake=woken.set,
         notify=signals.notify,
+        own={_LOCAL: frozenset({"root", "blobs"})},
     )
     parts.blobs.remove_parts()  # a home has one server, and it takes nothing in yet
     _ensure_local(parts, home)
@@ -149,13 +155,19 @@ def _operation(route: APIRoute) -> str:
     return route.name
 
 
-def _connect(target: Target) -> Driver:
-    return drivers.connect(target.kind, target.config)
+def _connect(secret: bytes, target: Target) -> Driver:
+    try:
+        config = unseal(target.config, secret=secret, target=target.name)
+        return drivers.connect(target.kind, config)
+    except Invalid as error:  # right when it was stored: a package is gone, or the kind is another
+        raise TargetUnreachable(f"target {target.name!r} cannot be used: {error}") from None
 
 
 def _ensure_local(parts: Parts, home: Home) -> None:
     """Make sure that this machine is a target, with its folders where the home is now."""
     there = {target.name: target for target in parts.targets.list()}
-    config = there["local"].config if "local" in there else {}
-    config |= {"root": str(home.target("local")), "blobs": [str(home.blobs)]}
-    parts.targets.save(Target(name="local", kind="local", config=config))
+    known = there.get(_LOCAL) or Target(name=_LOCAL, kind="local")
+    here = {"root": str(home.target(_LOCAL)), "blobs": [str(home.blobs)]}
+    parts.targets.save(
+        Target(name=_LOCAL, kind="local", config=known.config | here, tags=known.tags)
+    )

@@ -92,7 +92,8 @@ class Used(BaseModel):
 class TargetView(BaseModel):
     name: str
     kind: str
-    config: dict[str, Any]
+    config: dict[str, Any]  # a secret in it is shown as ********
+    tags: dict[str, str]
     facts: Facts | None
     checked: float | None
     reason: str

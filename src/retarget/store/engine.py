@@ -25,7 +25,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from retarget.core.errors import Conflict, Invalid, RetargetError, StorageFull
 from retarget.store.schema import metadata
 
-HEAD = "0003"  # the newest revision in migrations/versions
+HEAD = "0005"  # the newest revision in migrations/versions
 
 _PATIENCE = 30.0  # seconds that a writer waits for the one before it
 _LOCK = 0x7265746172676574  # "retarget": the advisory lock of whoever migrates

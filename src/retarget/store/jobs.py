@@ -25,6 +25,7 @@ from sqlalchemy.exc import IntegrityError
 from retarget.core.errors import Conflict, NotFound
 from retarget.core.jobs import Attempt, Job, Move
 from retarget.core.states import LIVE, Event, JobState
+from retarget.core.targets import no_target
 from retarget.core.tracking import (
     ACTIVE,
     LEFT_OPEN,
@@ -82,9 +83,13 @@ class Jobs:
         self.engine = engine
 
     def add(self, *new: Job) -> None:
-        """Keep new jobs, all of them, or raise Conflict if a name is taken and keep none."""
+        """Keep new jobs, all of them, or raise Conflict if a name is taken and keep none.
+
+        Raise NotFound if the target of one is gone: nobody would ever place it.
+        """
         try:
             with writing(self.engine) as db:
+                _need_targets(db, {job.spec.target for job in new})
                 db.execute(_INSERT_JOB, [_row(job) for job in new])
                 _remember(db, [Moved(Event.SUBMITTED, job) for job in new])
                 _open_runs(db, new)
@@ -334,6 +339,29 @@ class Jobs:
             return [_job(row) for row in db.execute(query)]
 
 
+def unfinished_in(db: Connection, target: str) -> list[Job]:
+    """Return the jobs that are on a target or wait for it, oldest first."""
+    return [_job(row) for row in db.execute(_UNFINISHED, {"on": target})]
+
+
+def fail_in(db: Connection, job: Job, *, reason: str, now: float) -> None:
+    """End a job that has not ended, with its attempt, or raise Conflict if it has moved since."""
+    moves = [Moved(Event.FAILED, job.after(Event.FAILED, reason=reason, now=now))]
+    _move(db, job, moves)
+    _follow(db, moves)
+    if job.state in LIVE:
+        ended: AttemptChange = {"ended": now, "reason": reason}
+        _change(db, _PRESENT, {"of": job.id, "which": job.attempt}, ended)
+
+
+def _need_targets(db: Connection, names: set[str]) -> None:
+    """Raise NotFound unless all are there; they stay so until the transaction ends."""
+    lacking = names - set(db.scalars(_HELD, {"names": sorted(names)}))
+    if lacking:
+        there = db.scalars(select(targets.c.name).order_by(targets.c.name))
+        raise NotFound(no_target(min(lacking), there))
+
+
 def _row(job: Job) -> dict[str, Any]:
     spec = job.spec
     return job.model_dump(exclude={"spec"}) | {
@@ -442,6 +470,16 @@ _CLAIM = (
     .where(targets.c.name == bindparam("on"), targets.c.placements == bindparam("seen"))
     .values(placements=targets.c.placements + 1)
 )
+# on PostgreSQL a target that is seen like this can be changed meanwhile, but not be removed
+_HELD = (
+    select(targets.c.name)
+    .where(targets.c.name.in_(bindparam("names", expanding=True)))
+    .order_by(targets.c.name)
+    .with_for_update(read=True, key_share=True)
+)
+_UNFINISHED = _SELECT_JOB.where(
+    jobs.c.target == bindparam("on"), jobs.c.state.in_((*LIVE, JobState.QUEUED))
+).order_by(jobs.c.id)
 _KEYED = update(attempts).where(attempts.c.key == bindparam("the_key"))
 _PRESENT = update(attempts).where(
     attempts.c.job_id == bindparam("of"), attempts.c.number == bindparam("which")

@@ -19,6 +19,7 @@ from sqlalchemy import (
     TypeDecorator,
     UniqueConstraint,
     func,
+    text,
 )
 from sqlalchemy.types import TypeEngine
 
@@ -183,7 +184,8 @@ targets = Table(
     metadata,
     Column("name", Words, primary_key=True),
     Column("kind", Words, nullable=False),
-    Column("config", JSON, nullable=False),
+    Column("config", JSON, nullable=False),  # what is secret in it is encrypted
+    Column("tags", JSON, nullable=False, server_default=text("'{}'")),
     Column("facts", JSON(none_as_null=True)),
     Column("checked", Double),
     Column("reason", Words, nullable=False),

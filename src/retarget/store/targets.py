@@ -3,12 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Engine, bindparam, delete, select, update
+from sqlalchemy import Engine, bindparam, delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
-from retarget.core.errors import NotFound
+from retarget.core.errors import Conflict, NotFound
+from retarget.core.jobs import Job
 from retarget.core.targets import Facts, Target, no_target
 from retarget.store.engine import reading, upsert, writing
+from retarget.store.jobs import fail_in, unfinished_in
 from retarget.store.schema import targets
+
+_NAMED = 3  # jobs that keep a target, by name
 
 
 class Targets:
@@ -24,6 +29,30 @@ class Targets:
         with writing(self.engine) as db:
             upsert(db, targets, row, replace=[name for name in row if name != "name"])
         self.changes += 1
+
+    def add(self, target: Target) -> None:
+        """Keep a new target, or raise Conflict if there is one with its name."""
+        try:
+            with writing(self.engine) as db:
+                db.execute(insert(targets), target.model_dump(mode="json"))
+        except IntegrityError:
+            raise _taken(target.name) from None
+        self.changes += 1
+
+    def check_free(self, name: str) -> None:
+        """Raise Conflict if there is a target with this name."""
+        if any(target.name == name for target in self.list()):
+            raise _taken(name)
+
+    def change(self, target: Target) -> None:
+        """Keep a target as it is now, unless it was removed meanwhile: then raise NotFound."""
+        row = target.model_dump(mode="json", exclude={"name"})
+        with writing(self.engine) as db:
+            mine = targets.c.name == target.name
+            known = db.execute(update(targets).where(mine).values(row)).rowcount
+        self.changes += 1
+        if not known:
+            raise _no_target(target.name, self.list())
 
     def find(self, name: str) -> Target:
         there = self.list()
@@ -51,12 +80,24 @@ class Targets:
         if not known:
             raise _no_target(name, self.list())
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, *, reason: str, now: float, force: bool = False) -> list[Job]:
+        """Remove a target; return the jobs that it had, as they were.
+
+        While it has any it stays, and Conflict names them; with `force` they fail with `reason`.
+        Either way no job is left on it, nor waits for it: whoever submits one at this very moment
+        is before it, and then it counts, or after it and finds no target.
+        """
         with writing(self.engine) as db:
             known = db.execute(delete(targets).where(targets.c.name == name)).rowcount
+            left = unfinished_in(db, name)
+            if left and not force:
+                raise Conflict(_in_use(name, left))
+            for job in left:
+                fail_in(db, job, reason=reason, now=now)
         self.changes += 1
         if not known:
             raise _no_target(name, self.list())
+        return left
 
     # last in the class: below it, `list` would not mean a list any more
     def list(self) -> list[Target]:
@@ -72,6 +113,23 @@ class Targets:
 # Made once: making them anew for each round would cost more than running them.
 _ALL = select(*(targets.c[name] for name in Target.model_fields)).order_by(targets.c.name)
 _PLACEMENTS = select(targets.c.placements).where(targets.c.name == bindparam("the_name"))
+
+
+def _in_use(name: str, left: Sequence[Job]) -> str:
+    count = "a job" if len(left) == 1 else f"{len(left)} jobs"
+    named = ", ".join(job.name for job in left[:_NAMED])
+    more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+    return (
+        f"target {name!r} has {count} that did not end yet: {named}{more}; wait for them or "
+        "cancel them, or have them fail by detaching it with force"
+    )
+
+
+def _taken(name: str) -> Conflict:
+    return Conflict(
+        f"a target named {name!r} exists already; choose another name, change that one "
+        "(`retarget target update`), or detach it first"
+    )
 
 
 def _no_target(name: str, there: Sequence[Target]) -> NotFound:

@@ -1,0 +1,147 @@
+"""Targets come, change and go. None is kept before it has answered."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from retarget.control.parts import Parts
+from retarget.control.secrets import keep, seal, unseal
+from retarget.control.settings import known_settings, validated
+from retarget.core.driver import Driver, Handle, Phase, Releases, Settles
+from retarget.core.errors import Conflict, RetargetError
+from retarget.core.jobs import Attempt, Job
+from retarget.core.names import check_name
+from retarget.core.states import LIVE
+from retarget.core.targets import Target, check_tags
+
+_log = logging.getLogger(__name__)
+_LEAVING = 10.0  # seconds that runners which were told to stop may take to be gone
+_TRIES = 20
+
+
+def attach(parts: Parts, target: Target) -> Target:
+    """Keep a new target once it has answered a check; if it does not, nothing has changed."""
+    check_name(target.name)
+    check_tags(target.tags)
+    config = validated(target.kind, target.config)
+    parts.targets.check_free(target.name)
+    sealed = seal(config, secret=parts.secret, target=target.name)
+    found = _answering(parts, target.model_copy(update={"config": sealed}))
+    parts.targets.add(found)
+    parts.wake()
+    return found
+
+
+def update(
+    parts: Parts, name: str, config: Mapping[str, Any], tags: dict[str, str] | None
+) -> Target:
+    """Change settings of a target, if it answers with them; those not given stay as they are.
+
+    Jobs that are on it go on, and are looked for by the new settings.
+    """
+    before = parts.targets.find(name)
+    _check_not_ours(parts, before, config)
+    known = known_settings(before.kind)
+    kept = {key: value for key, value in before.config.items() if key in known}
+    merged = unseal(kept | keep(config, kept), secret=parts.secret, target=name)
+    sealed = seal(validated(before.kind, merged), secret=parts.secret, target=name)
+    change = {"config": sealed, "tags": before.tags if tags is None else check_tags(tags)}
+    found = _answering(parts, before.model_copy(update=change))
+    parts.targets.change(found)
+    parts.wake()
+    _release(parts, before)
+    return found
+
+
+def detach(parts: Parts, name: str, *, force: bool) -> list[Job]:
+    """Have a target no longer; return the jobs that were on it or waited for it, as they were.
+
+    Raise Conflict, with nothing changed, while there are any; with `force` they fail.
+    """
+    target = parts.targets.find(name)
+    if name in parts.own:
+        raise Conflict(f"target {name!r} is the server's own machine and cannot be detached")
+    left = _remove(parts, target, force=force)
+    for job in left:
+        parts.notify(job.id)
+    parts.wake()
+    try:
+        driver = parts.connect(target)
+        _stop(parts, driver, [job for job in left if job.state in LIVE])
+        _clear_away(parts, driver, name)
+    except (RetargetError, OSError) as error:  # what is on it is no longer ours to mend
+        _log.warning("target %s was detached, and not cleared: %s", name, error)
+    _release(parts, target)
+    return left
+
+
+def _answering(parts: Parts, target: Target) -> Target:
+    driver = parts.connect(target)
+    facts = driver.check()
+    learnt = driver.settle() if isinstance(driver, Settles) else {}
+    return target.model_copy(
+        update={
+            "config": target.config | learnt,
+            "facts": facts,
+            "checked": parts.now(),
+            "reason": "",
+        }
+    )
+
+
+def _check_not_ours(parts: Parts, target: Target, config: Mapping[str, Any]) -> None:
+    ours = sorted(set(config) & parts.own.get(target.name, frozenset()))
+    if ours:
+        raise Conflict(f"config.{ours[0]}: the server sets this of target {target.name!r} itself")
+
+
+def _remove(parts: Parts, target: Target, *, force: bool) -> list[Job]:
+    reason = f"target {target.name!r} was detached"
+    for _ in range(_TRIES):
+        try:
+            return parts.targets.remove(target.name, reason=reason, now=parts.now(), force=force)
+        except Conflict:
+            if not force:
+                raise
+            # a job moved at that very moment: look again
+    raise Conflict(f"the jobs of target {target.name!r} keep moving; try again")
+
+
+def _stop(parts: Parts, driver: Driver, live: Sequence[Job]) -> None:
+    """Have runners stop at once; they would notice by themselves, when they report next."""
+    for job in live:
+        attempt = parts.jobs.attempts(job.id)[-1]
+        if attempt.handle is not None:
+            driver.cancel(Handle(attempt.handle))
+
+
+def _clear_away(parts: Parts, driver: Driver, target: str) -> None:
+    """Have the target remove what ended attempts left there, of all whose runner leaves soon."""
+    left = [each for each in parts.jobs.ended_with_handle() if each.target == target]
+    deadline = time.monotonic() + _LEAVING
+    while left and time.monotonic() < deadline:
+        left = _forget(parts, driver, left)
+        time.sleep(0.05 if left else 0.0)
+    parts.jobs.clear_handles([attempt.key for attempt in left])
+
+
+def _forget(parts: Parts, driver: Driver, ended: Sequence[Attempt]) -> list[Attempt]:
+    """Return those whose runner is still there."""
+    handles = [Handle(attempt.handle or "") for attempt in ended]
+    seen = driver.poll(handles)
+    for handle, each in zip(handles, seen, strict=True):
+        if each.phase is not Phase.RUNNING:
+            driver.forget(handle)
+    both = list(zip(ended, seen, strict=True))
+    parts.jobs.clear_handles([a.key for a, each in both if each.phase is not Phase.RUNNING])
+    return [attempt for attempt, each in both if each.phase is Phase.RUNNING]
+
+
+def _release(parts: Parts, target: Target) -> None:
+    try:
+        driver = parts.connect(target)
+        if isinstance(driver, Releases):
+            driver.release()
+    except (RetargetError, OSError) as error:
+        _log.warning("target %s could not be released: %s", target.name, error)

@@ -1,0 +1,298 @@
+"""Targets come, change and go over the API, and their secrets are seen nowhere."""
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bad_input.conftest import ask_raw
+from tests.plugin import install_vault
+from tests.server.conftest import Answer, Api, serving
+
+SECRET = "correct horse battery staple"
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return install_vault(tmp_path_factory.mktemp("plugin"))
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory, plugin: str) -> Iterator[Api]:
+    home = tmp_path_factory.mktemp("home")
+    with serving(home, PYTHONPATH=plugin, RETARGET_POLL_SECONDS="0.2") as api:
+        yield api
+
+
+def attach(api: Api, name: str, kind: str = "vault", **config: Any) -> Answer:
+    given = {"address": "here"} | config if kind == "vault" else config
+    return api.ask("POST", "/api/targets", {"name": name, "kind": kind, "config": given})
+
+
+def again(home: Path, **variables: str) -> AbstractContextManager[Api]:
+    """Serve a home once more."""
+    (home / "server.json").unlink()
+    return serving(home, **variables)
+
+
+def change(api: Api, name: str, **config: Any) -> Answer:
+    return api.ask("PATCH", f"/api/targets/{name}", {"config": config})
+
+
+def refused(answer: Answer, status: int, sentence: str, field: str | None = None) -> None:
+    assert answer.status == status, answer.content
+    assert sentence in answer.json["message"]
+    assert answer.json["field"] == field
+
+
+def test_a_target_is_attached_with_all_its_settings(api: Api) -> None:
+    new = {"name": "full", "kind": "vault", "config": {"address": "a"}, "tags": {"region": "n"}}
+    made = api.ask("POST", "/api/targets", new)
+    assert made.status == 201
+    assert made.json["tags"] == {"region": "n"}
+    assert made.json["facts"]["nodes"][0]["name"] == "a"
+    assert made.json["config"]["cpus"] == 2
+    stamp = made.json["config"]["stamp"]
+    assert api.ask("GET", "/api/targets/full").json["config"]["stamp"] == stamp != ""
+    assert "full" in [target["name"] for target in api.ask("GET", "/api/targets").json]
+
+
+def test_what_is_wrong_is_told_and_nothing_is_kept(api: Api) -> None:
+    before = api.ask("GET", "/api/targets").json
+    refused(
+        attach(api, "x", address=5), 422, "config.address: must be a valid string", "config.address"
+    )
+    refused(attach(api, "x", cpus=0), 422, "config.cpus: must be greater than 0", "config.cpus")
+    refused(
+        attach(api, "x", level="no"), 422, "config.level: must be 'low' or 'high'", "config.level"
+    )
+    told = "config.adress: there is no such setting; did you mean address? there are: address, "
+    refused(attach(api, "x", adress="a"), 422, told, "config.adress")
+    rooms = [{"address": "a"}, {"adress": "b"}]
+    refused(
+        attach(api, "x", rooms=rooms),
+        422,
+        "config.rooms.1.address: is needed",
+        "config.rooms.1.address",
+    )
+    new = {"name": "x", "kind": "vault"}
+    needed = "config.address: is needed (Where it is)"
+    refused(api.ask("POST", "/api/targets", new), 422, needed, "config.address")
+    refused(attach(api, "x", kind="vualt"), 422, "unknown kind 'vualt'; this server knows ", "kind")
+    refused(attach(api, "a/b"), 422, "is not a name; use 1 to 63 letters", "name")
+    refused(attach(api, "kinds"), 422, "'kinds' is an address of this API", "name")
+    refused(attach(api, "local"), 409, "a target named 'local' exists already; choose another")
+    refused(attach(api, "x", address="nowhere"), 503, "nowhere does not answer; is it switched on?")
+    tagged = new | {"config": {"address": "a"}, "tags": {"a=b": "c"}}
+    refused(api.ask("POST", "/api/targets", tagged), 422, "cannot name a tag", "tags")
+    assert api.ask("GET", "/api/targets").json == before
+
+
+def test_settings_of_this_machine_that_cannot_be_used_are_refused(api: Api) -> None:
+    before = api.ask("GET", "/api/targets").json
+    for root in ("here", "", "/a\0b", "/\ud800"):
+        told = "config.root: must be an absolute path, such as /srv/retarget"
+        refused(attach(api, "x", "local", root=root), 422, told, "config.root")
+    for root in ("/proc/nope", f"/tmp/{'x' * 300}", "/dev/null/x"):
+        refused(attach(api, "x", "local", root=root), 503, f"cannot make {root}: ")
+    endless = b'{"name": "x", "kind": "local", "config": {"root": "/tmp/x", "cpus": 1e999}}'
+    told = ask_raw(api, "POST", "/api/targets", endless)
+    refused(told, 422, "config.cpus: must be a finite number", "config.cpus")
+    refused(attach(api, "x", "local", root="/tmp/x", memory=0), 422, "than 0", "config.memory")
+    assert api.ask("GET", "/api/targets").json == before
+
+
+def test_settings_change_if_the_target_answers(api: Api) -> None:
+    attach(api, "changing", password=SECRET, depth=3)
+    changed = api.ask(
+        "PATCH", "/api/targets/changing", {"config": {"cpus": 7, "password": "********"}}
+    )
+    assert changed.status == 200
+    config = changed.json["config"]
+    assert (config["cpus"], config["depth"], config["password"]) == (7, 3, "********")
+    assert changed.json["facts"]["nodes"][0]["cpus"] == 7
+    assert changed.json["facts"]["details"]["secrets"] == str([len(SECRET)])
+    refused(change(api, "changing", address="nowhere"), 503, "nowhere does not answer")
+    bad = change(api, "changing", cpu=7)
+    refused(bad, 422, "config.cpu: there is no such setting; did you mean cpus?", "config.cpu")
+    assert api.ask("GET", "/api/targets/changing").json["config"] == config
+    cleared = api.ask(
+        "PATCH", "/api/targets/changing", {"config": {"password": None}, "tags": {"a": "b"}}
+    )
+    assert (cleared.json["config"]["password"], cleared.json["tags"]) == (None, {"a": "b"})
+    refused(api.ask("PATCH", "/api/targets/none", {"config": {}}), 404, "no target named 'none'")
+    ours = api.ask("PATCH", "/api/targets/local", {"config": {"root": "/x"}})
+    refused(ours, 409, "config.root: the server sets this of target 'local' itself")
+
+
+def test_secrets_of_parts_are_kept_with_their_part(api: Api) -> None:
+    rooms = [{"address": "a", "password": "12345"}, {"address": "b", "password": "1234567"}]
+    assert attach(api, "rooms", rooms=rooms).json["facts"]["details"]["secrets"] == "[5, 7]"
+    shown = api.ask("GET", "/api/targets/rooms").json["config"]["rooms"]
+    assert [room["password"] for room in shown] == ["********", "********"]
+    one = api.ask("PATCH", "/api/targets/rooms", {"config": {"rooms": shown[1:]}})
+    assert one.json["facts"]["details"]["secrets"] == "[7]"
+    new = [*shown[1:], {"address": "c", "password": "********"}]
+    unknown = api.ask("PATCH", "/api/targets/rooms", {"config": {"rooms": new}})
+    refused(unknown, 422, "config.rooms.1.password: ******** stands for", "config.rooms.1.password")
+
+
+def test_a_secret_is_seen_nowhere(tmp_path: Path, plugin: str) -> None:
+    home = tmp_path / "home"
+    said: list[Answer] = []
+    with serving(home, PYTHONPATH=plugin) as api:
+        said.append(
+            attach(
+                api,
+                "safe",
+                password=SECRET,
+                key=SECRET,
+                rooms=[{"address": "a", "password": SECRET}],
+            )
+        )
+        assert said[0].status == 201
+        said.append(attach(api, "x", password=[SECRET]))
+        said.append(attach(api, "x", pasword=SECRET))
+        said.append(attach(api, "x", rooms=[{"address": "a", "pasword": SECRET}]))
+        said.append(attach(api, "x", rooms=SECRET))
+        said.append(attach(api, "x", password=SECRET, address="nowhere"))
+        said.append(attach(api, "x", password="********"))
+        assert [answer.status for answer in said[1:]] == [422, 422, 422, 422, 503, 422]
+        said.append(api.ask("PATCH", "/api/targets/safe", {"config": {"password": SECRET + "!"}}))
+        for path in ("targets", "targets/safe", "targets/kinds", "server"):
+            said.append(api.ask("GET", f"/api/{path}"))
+        said.append(api.ask("POST", "/api/jobs/plan", {"command": ["true"], "target": "safe"}))
+        said.append(api.ask("GET", "/openapi.json"))
+        assert [answer.status for answer in said[-6:]] == [200] * 6
+    assert SECRET not in " ".join(answer.content.decode() for answer in said)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert home / "retarget.db" in files
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
+
+
+def test_a_server_with_another_secret_says_what_to_do(tmp_path: Path, plugin: str) -> None:
+    home = tmp_path / "home"
+    with serving(home, PYTHONPATH=plugin) as api:
+        attach(api, "safe", password=SECRET)
+    (home / "secret").write_bytes(b"x" * (home / "secret").stat().st_size)
+    with again(home, PYTHONPATH=plugin) as api:
+        sentence = "the stored password of target 'safe' cannot be read"
+        refused(api.ask("POST", "/api/targets/safe/check"), 503, sentence)
+        assert sentence in api.ask("GET", "/api/targets/safe").json["reason"]
+        assert api.ask("GET", "/api/environments").status == 200
+        mended = api.ask("PATCH", "/api/targets/safe", {"config": {"password": SECRET}})
+        assert (mended.status, mended.json["reason"]) == (200, "")
+        assert api.ask("DELETE", "/api/targets/safe").status == 200
+
+
+def test_a_kind_that_is_gone_breaks_nothing_else(tmp_path: Path, plugin: str) -> None:
+    home = tmp_path / "home"
+    with serving(home, PYTHONPATH=plugin) as api:
+        attach(api, "orphan")
+    with again(home) as api:
+        refused(api.ask("POST", "/api/targets/orphan/check"), 503, "unknown kind 'vault'")
+        assert api.wait(api.submit("true")["name"])["state"] == "succeeded"
+        assert api.ask("DELETE", "/api/targets/orphan").status == 200
+
+
+def test_without_its_package_no_secret_is_taken(tmp_path: Path, plugin: str) -> None:
+    home, lacking = tmp_path / "home", tmp_path / "lacking"
+    (lacking / "cryptography").mkdir(parents=True)
+    missing = "raise ModuleNotFoundError('none here', name='cryptography')"
+    (lacking / "cryptography/__init__.py").write_text(missing)
+    with serving(home, PYTHONPATH=plugin) as api:
+        attach(api, "safe", password=SECRET)
+    with again(home, PYTHONPATH=f"{lacking}:{plugin}") as api:
+        told = "a secret cannot be kept without cryptography: pip install 'retarget[ssh]'"
+        refused(attach(api, "x", password=SECRET), 422, told)
+        assert attach(api, "plain").status == 201
+        refused(api.ask("POST", "/api/targets/safe/check"), 503, "pip install 'retarget[ssh]'")
+        assert api.ask("DELETE", "/api/targets/safe").status == 200
+
+
+def test_a_target_without_jobs_is_detached_and_released(api: Api, tmp_path: Path) -> None:
+    attach(api, "leaving", notes=str(tmp_path / "note"))
+    assert api.ask("DELETE", "/api/targets/leaving").json == {"failed": []}
+    assert (tmp_path / "note").read_text() == "released"
+    refused(api.ask("DELETE", "/api/targets/leaving"), 404, "no target named 'leaving'")
+    gone = api.ask("POST", "/api/jobs", {"command": ["true"], "target": "leaving"})
+    refused(gone, 422, "target: no target named 'leaving'", "target")
+    refused(api.ask("DELETE", "/api/targets/local"), 409, "cannot be detached")
+
+
+def test_a_target_with_jobs_stays_unless_forced(api: Api, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    assert attach(api, "busy", "local", root=str(root), cpus=1).status == 201
+    mark = tmp_path / "alive"
+    beat = f"import time\nwhile True: open({str(mark)!r}, 'w').close(); time.sleep(0.05)"
+    api.submit("python", "-c", beat, name="at-work", target="busy", cpus=1)
+    api.wait("at-work", "running")
+    for name in ("second", "third", "fourth"):
+        api.submit("true", name=name, target="busy", cpus=1)
+    sentence = "has 4 jobs that did not end yet: at-work, second, third and 1 more; "
+    refused(api.ask("DELETE", "/api/targets/busy"), 409, sentence)
+    assert api.job("at-work")["state"] == "running"
+    names = ["at-work", "second", "third", "fourth"]
+    assert api.ask("DELETE", "/api/targets/busy", force="true").json == {"failed": names}
+    for name in names:
+        job = api.job(name)
+        assert (job["state"], job["reason"]) == ("failed", "target 'busy' was detached")
+    assert list((root / "launches").iterdir()) == []
+    mark.unlink(missing_ok=True)
+    time.sleep(0.3)
+    assert not mark.exists(), "its script is still there"
+    why = api.ask("GET", "/api/jobs/fourth/why").json
+    assert why["reason"] == "target 'busy' was detached"
+    assert api.ask("DELETE", "/api/jobs/at-work").status in (200, 204)
+
+
+def test_no_job_waits_for_a_target_that_goes_while_jobs_are_submitted(
+    api: Api, tmp_path: Path
+) -> None:
+    for turn in range(3):
+        attach(api, "racy", "local", root=str(tmp_path / "root"), cpus=1)
+        answers: list[Answer] = []
+
+        def submit(number: int, turn: int = turn, answers: list[Answer] = answers) -> None:
+            body = {
+                "command": ["true"],
+                "target": "racy",
+                "name": f"r{turn}-{number}",
+                "retries": 3,
+            }
+            answers.append(api.ask("POST", "/api/jobs", body))
+
+        threads = [threading.Thread(target=submit, args=(number,)) for number in range(12)]
+        for thread in threads[:6]:
+            thread.start()
+        for thread in threads[6:]:
+            thread.start()
+            if thread is threads[8]:
+                assert api.ask("DELETE", "/api/targets/racy", force="true").status == 200
+        for thread in threads:
+            thread.join()
+        assert {answer.status for answer in answers} <= {201, 422}
+    for job in api.ask("GET", "/api/jobs", target="racy", limit=1000).json:
+        assert job["ended"] is not None, job
+
+
+def test_the_tags_of_the_servers_own_machine_outlive_a_restart(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with serving(home) as api:
+        api.ask("PATCH", "/api/targets/local", {"config": {"cpus": 1}, "tags": {"desk": "mine"}})
+    with again(home) as api:
+        local = api.ask("GET", "/api/targets/local").json
+        assert (local["tags"], local["config"]["cpus"]) == ({"desk": "mine"}, 1)
+
+
+def test_what_is_stored_of_a_secret_is_sealed(api: Api) -> None:
+    attach(api, "sealed", password=SECRET)
+    with closing(sqlite3.connect(f"file:{api.home}/retarget.db?mode=ro", uri=True)) as store:
+        (config,) = store.execute("SELECT config FROM targets WHERE name = 'sealed'").fetchone()
+    assert json.loads(config)["password"]["secret"].startswith("sealed:")
