@@ -67,7 +67,7 @@ class Driver:
             machine.prepare()
         except OSError as error:
             raise TargetUnreachable(
-                f"cannot make {error.filename}: {error.strerror}; check its owner and mode"
+                f"cannot make {self.config.root}: {error.strerror}; check its owner and mode"
             ) from error
         found = machine.facts()
         details = {"python": found["python"], "disk free": show_memory(found["free"])}

@@ -12,7 +12,7 @@ def upgrade() -> None:
     op.create_table(
         "members",
         sa.Column(
-            "key", sa.Text, sa.ForeignKey("attempts.key", ondelete="CASCADE"), primary_key=True
+            "key", sa.String, sa.ForeignKey("attempts.key", ondelete="CASCADE"), primary_key=True
         ),
         sa.Column("node", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("confirmed", sa.BigInteger, nullable=False),
@@ -21,7 +21,7 @@ def upgrade() -> None:
         sa.Column("started", sa.Boolean, nullable=False),
         sa.Column("exited", sa.Double),
         sa.Column("finished", sa.Boolean, nullable=False),
-        sa.Column("outcome", sa.Text, nullable=False),
-        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("outcome", sa.String, nullable=False),
+        sa.Column("reason", sa.String, nullable=False),
         sa.Column("exit_code", sa.Integer),
     )
