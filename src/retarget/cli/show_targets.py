@@ -39,7 +39,9 @@ def show_target(target: "Target") -> None:
     rows += [(f"node {node['name']}", _node(node)) for node in _nodes(target)]
     details: dict[str, str] = (target.facts or {}).get("details", {})
     rows += [(name, str(value)) for name, value in details.items()]
-    rows += [(name, _plain(value)) for name, value in target.config.items()]
+    # what a target has learnt by itself, such as its hosts' keys, is long and among the details
+    settings = {k: value for k, value in target.config.items() if not isinstance(value, dict)}
+    rows += [(name, _plain(value)) for name, value in settings.items()]
     if target.checked is not None:
         rows.append(("checked", ago(time.time() - target.checked)))
     show(pairs(rows))

@@ -20,6 +20,7 @@ _PLACE = re.compile(
 _CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 _ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL)
 _WINDOW = 8 << 20  # bytes that may be under way
+asyncssh.set_log_level("WARNING")  # it tells of every step otherwise
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 import os
 import platform
-import secrets
 import socket
 import threading
+import uuid
 from collections.abc import Coroutine, Sequence
 from dataclasses import astuple
 from functools import lru_cache
@@ -64,7 +64,6 @@ class Config(BaseModel):
     )
     linger: float = Field(600, ge=0, description="Seconds a runner waits for a lost server")
     pins: dict[str, str] = Field({}, description="The key of each host, as it was when attached")
-    door: str = Field(default_factory=lambda: secrets.token_hex(8), description="Names our port")
 
     @field_validator("address", "jump")
     @classmethod
@@ -268,7 +267,7 @@ class Driver:
         """Name the port on the machines that leads here: one for each server that uses them."""
         if not url:
             return ""
-        text = f"{self.config.door} {socket.gethostname()} {url}"
+        text = f"{_this_machine()} {url}"
         return blake2b(text.encode(), digest_size=8).hexdigest()
 
     def _bring_uv(self, host: Host) -> None:
@@ -341,6 +340,16 @@ def _login(config: Config) -> Login:
 
 def _revealed(secret: SecretStr | None) -> str | None:
     return None if secret is None else secret.get_secret_value()
+
+
+@lru_cache(maxsize=1)
+def _this_machine() -> str:
+    """Name the machine of this server, so that no other one's server has that name."""
+    try:
+        installed = Path("/etc/machine-id").read_text("ascii").strip()
+    except (OSError, ValueError):
+        installed = ""
+    return f"{installed} {socket.gethostname()} {uuid.getnode()}"
 
 
 @lru_cache(maxsize=1)
