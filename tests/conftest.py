@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 COMMAND = str(Path(sys.executable).parent / "retarget")
+pytest_plugins = ["tests.testbeds.fixtures"]
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 # No test of ours may depend on how busy the machine is. `make fuzz` takes the long profile.
