@@ -1,10 +1,10 @@
 """The testbeds as fixtures: one of each for a worker, started when it is first asked for."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.testbeds.engines import Engine, docker_engine, engines_missing, podman_engine
 from tests.testbeds.hosts import Host, hosts_missing, machines
 from tests.testbeds.namespaces import need
 
@@ -12,8 +12,7 @@ from tests.testbeds.namespaces import need
 @pytest.fixture(scope="session")
 def worker_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Host]]:
     need(hosts_missing())
-    where: Path = tmp_path_factory.mktemp("lab")
-    with machines(3, where=where) as hosts:
+    with machines(3, where=tmp_path_factory.mktemp("lab")) as hosts:
         yield hosts
 
 
@@ -23,3 +22,33 @@ def lab(worker_lab: list[Host]) -> Iterator[list[Host]]:
     yield worker_lab
     for host in worker_lab:
         host.restore()
+
+
+@pytest.fixture(scope="session")
+def worker_docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    need(engines_missing("docker"))
+    with docker_engine(tmp_path_factory.mktemp("docker")) as engine:
+        engine.load_image()
+        yield engine
+
+
+@pytest.fixture
+def docker(worker_docker: Engine) -> Iterator[Engine]:
+    """A dockerd that has our image, and after every test no containers."""
+    yield worker_docker
+    worker_docker.restore()
+
+
+@pytest.fixture(scope="session")
+def worker_podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    need(engines_missing("podman"))
+    with podman_engine(tmp_path_factory.mktemp("podman")) as engine:
+        engine.load_image()
+        yield engine
+
+
+@pytest.fixture
+def podman(worker_podman: Engine) -> Iterator[Engine]:
+    """A Podman that has our image, and after every test no containers."""
+    yield worker_podman
+    worker_podman.restore()

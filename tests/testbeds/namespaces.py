@@ -6,6 +6,7 @@ its interfaces and mounts away. The keeper dies with the thread that started it:
 thread that runs the tests.
 """
 
+import fcntl
 import os
 import shutil
 import signal
@@ -18,6 +19,8 @@ from pathlib import Path
 import pytest
 
 _KINDS = ("--mount", "--uts", "--ipc", "--net", "--pid")
+_NS_GET_PARENT = 0xB702
+_OUTSIDE = os.stat("/proc/self/ns/pid").st_ino
 _TOOLS = ("ip", "mount", "nsenter", "setpriv", "unshare")
 _ENVIRON = {
     "HOME": "/root",
@@ -55,7 +58,7 @@ class Namespace:
                 raise RuntimeError(f"the namespace did not come up: {trouble.read()}")
         children = Path(f"/proc/{self._outer.pid}/task/{self._outer.pid}/children")
         self.pid = int(children.read_text())
-        self._inside = os.readlink(f"/proc/{self.pid}/ns/pid")
+        self._inside = os.stat(f"/proc/{self.pid}/ns/pid").st_ino
 
     def enter(self, *argv: str) -> list[str]:
         """Return the command that runs `argv` inside, as root."""
@@ -75,16 +78,31 @@ class Namespace:
             )
 
     def processes(self) -> list[tuple[int, list[str]]]:
-        """Return the pid, as the machine sees it, and the argv of all but the keeper."""
+        """Return the pid, as the machine sees it, and the argv of all but the keeper.
+
+        Those in namespaces made inside, such as containers, are among them.
+        """
         found: list[tuple[int, list[str]]] = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == self.pid:
                 continue
             with suppress(OSError):  # it has just ended, or is a zombie
-                if os.readlink(entry / "ns/pid") == self._inside:
+                if self._holds(entry):
                     argv = (entry / "cmdline").read_bytes().decode(errors="replace")
                     found.append((int(entry.name), argv.removesuffix("\0").split("\0")))
         return found
+
+    def _holds(self, process: Path) -> bool:
+        """Tell if a process is in our PID namespace, or in one within it."""
+        space = os.open(process / "ns/pid", os.O_RDONLY)
+        try:
+            while (number := os.fstat(space).st_ino) not in (self._inside, _OUTSIDE):
+                parent = fcntl.ioctl(space, _NS_GET_PARENT)
+                os.close(space)
+                space = parent
+        finally:
+            os.close(space)
+        return number == self._inside
 
     def kill(self, chosen: Callable[[int], bool] = lambda pid: True) -> None:
         """Kill the chosen processes, and return when they are gone. The keeper stays."""
