@@ -173,13 +173,14 @@ def test_a_disk_that_is_full_and_a_host_behind_another(tmp_path: Path) -> None:
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
     need(hosts_missing())
-    before = _traces()
+    before = _cables(os.getpid())
     with machines(2, where=tmp_path) as hosts:
-        assert _traces() != before
+        assert _cables(os.getpid()) != before
         pids = [pid for host in hosts for pid, _ in host.processes()]
         pids += [host.namespace.pid for host in hosts]
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-    assert _traces() == before
+    assert _cables(os.getpid()) == before
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
 
 
 def test_nothing_is_left_behind_by_a_run_that_was_killed(tmp_path: Path) -> None:
@@ -199,10 +200,6 @@ def test_nothing_is_left_behind_by_a_run_that_was_killed(tmp_path: Path) -> None
         doomed.send_signal(signal.SIGKILL)
     wait_until(lambda: not keeper.exists(), "the host ends")
     wait_until(lambda: not _cables(doomed.pid), "its cable is gone")
-
-
-def _traces() -> tuple[list[str], str]:
-    return _cables(os.getpid()), Path("/proc/self/mountinfo").read_text()
 
 
 def _cables(pid: int) -> list[str]:
