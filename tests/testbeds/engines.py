@@ -8,12 +8,12 @@ the image, which takes about a second: nothing is shared between workers but the
 """
 
 import fcntl
+import itertools
 import os
 import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +23,7 @@ from tests.testbeds.namespaces import Namespace, namespaces_missing, run, wait_u
 IMAGE = "localhost/py:test"
 _REPOSITORY = Path(__file__).parents[2]
 _ARCHIVE = _REPOSITORY / ".parts/image/python.tar"
+_numbers = itertools.count(1)
 _CGROUPS = Path("/sys/fs/cgroup")
 _PROGRAMS = {
     "docker": ("dockerd", "containerd", "docker", "iptables", "runc"),
@@ -67,7 +68,8 @@ def image_archive() -> Path:
 @contextmanager
 def docker_engine(where: Path, *, live_restore: bool = False) -> Generator["Engine"]:
     """Start dockerd. Unless it restores what lives, its end is that of its containers too."""
-    parent = f"/rt{os.getpid()}-docker"  # from the root: else below the group of these tests
+    # From the root: else it is below the group of these tests.
+    parent = f"/rt{os.getpid()}-docker{next(_numbers)}"
     (where / "daemon.json").write_text("{}")
     daemon = [
         *("dockerd", "--config-file", f"{where}/daemon.json", "-H", f"unix://{where}/socket"),
@@ -77,7 +79,7 @@ def docker_engine(where: Path, *, live_restore: bool = False) -> Generator["Engi
         *(("--live-restore",) if live_restore else ()),
     ]
     client = ["env", f"DOCKER_CONFIG={where}", "docker", "-H", f"unix://{where}/socket"]
-    for stale in _cgroups("rt*-docker"):
+    for stale in _cgroups("rt*-docker*"):
         if not Path("/proc", stale.name[2:].split("-")[0]).exists():
             _remove_cgroup(stale)
     engine = Engine("docker", where, daemon, client)
@@ -198,13 +200,16 @@ class Engine:
 @contextmanager
 def _sharing_cgroup(name: str) -> Generator[None]:
     """Remove a cgroup that several engines share, when the last of them ends."""
-    with Path(tempfile.gettempdir(), f"retarget-{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
+    lock = os.open(_CGROUPS, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    try:
         yield
+    finally:
         with suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             for cgroup in _cgroups(name):
                 _remove_cgroup(cgroup)
+        os.close(lock)
 
 
 def _cgroups(pattern: str) -> list[Path]:

@@ -65,6 +65,7 @@ def test_docker_can_leave_containers_alive(tmp_path: Path) -> None:
 def test_nothing_is_left_behind(name: str, tmp_path: Path) -> None:
     need(engines_missing(name))
     start = {"docker": docker_engine, "podman": podman_engine}[name]
+    before = _cgroups()
     with start(tmp_path) as engine:
         engine.cli("run", "--detach", engine.load_image(), "sleep", "4321")
         seen = engine.namespace.processes()
@@ -72,4 +73,8 @@ def test_nothing_is_left_behind(name: str, tmp_path: Path) -> None:
     assert not [pid for pid, _ in seen if Path("/proc", str(pid)).exists()]
     assert list(tmp_path.iterdir()) == []
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
-    assert not list(Path("/sys/fs/cgroup").glob(f"**/rt{os.getpid()}-docker"))
+    assert _cgroups() == before
+
+
+def _cgroups() -> list[Path]:
+    return sorted(Path("/sys/fs/cgroup").glob(f"**/rt{os.getpid()}-docker*"))
