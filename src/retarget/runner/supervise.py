@@ -14,6 +14,8 @@ import time
 
 from retarget.runner.errors import Ended, Over, Refused, Stopped, Unprepared, Unreachable
 from retarget.runner.folder import Folder, Journal
+from retarget.runner.memory import kills, limit
+from retarget.runner.memory import sentence as out_of_memory
 from retarget.runner.offer import offer_tracking
 from retarget.runner.orders import Orders
 from retarget.runner.processes import (
@@ -68,6 +70,7 @@ class Runner:
         self._node: dict[str, Any] = content["node"]
         self._reporter: Any = None
         self._environments: Any = None
+        self._containers: Any = None
         # Whatever is started from here carries the key, so that a later runner can find it.
         os.environ["RETARGET_LAUNCH"] = self._launch["key"]
 
@@ -195,6 +198,8 @@ class Runner:
         from retarget.runner.environments import Environments
 
         environments = self._environments = Environments(self._node, self._folder, self._orders)
+        if wanted["kind"] == "image":
+            return self._image(wanted, environments)
         ready = environments.find(wanted["digest"])
         reused = ready is not None
         if ready is None:
@@ -203,10 +208,33 @@ class Runner:
         self._journal.add("environment", digest=wanted["digest"], how=ready["how"], reused=reused)
         return str(ready["python"])
 
+    def _image(self, wanted: dict[str, Any], environments: Any) -> str:
+        """Have the image here; the interpreter is the one in it."""
+        self._contain(environments.images().engine)
+        image, reused = wanted["image"], True
+        if wanted["context"] or wanted["conda"] or wanted["pip"]:
+            image = environments.find_image(wanted["digest"])
+            if image is None:
+                self._report_now()
+                reused, image = False, environments.build(wanted["digest"], wanted)["image"]
+        else:
+            reused = environments.images().has(image)
+            if not reused:
+                self._report_now()
+                environments.images().ensure(image)
+        self._containers.use(image)
+        self._journal.add("environment", digest=wanted["digest"], how="image", reused=reused)
+        return "python"
+
+    def _contain(self, engine: Any) -> None:
+        from retarget.runner.containers import Containers
+
+        self._containers = Containers(engine, self._folder, self._launch, self._node["cache"])
+
     def _discard_build(self) -> None:
         """Remove what an earlier runner, killed while it built the environment, left of it."""
         wanted = self._launch["environment"]
-        if wanted["kind"] == "system":
+        if wanted["kind"] != "user":
             from retarget.runner.environments import Environments
 
             Environments(self._node, self._folder, self._orders).discard(wanted["digest"])
@@ -233,13 +261,7 @@ class Runner:
     def _resolve(self) -> tuple[list[str], dict[str, str]]:
         """Return the command with its program as a path, and the variables all ranks share."""
         launch = self._launch
-        env = dict(os.environ)
-        folder = os.path.dirname(self._python)
-        if not os.path.exists(os.path.join(folder, "python")):
-            folder = self._python_shim()
-        env["PATH"] = folder + os.pathsep + env.get("PATH", os.defpath)
-        if os.path.exists(os.path.join(folder, "..", "pyvenv.cfg")):
-            env["VIRTUAL_ENV"] = os.path.dirname(folder)
+        env = self._containers.variables() if self._containers else self._surroundings()
         share = max(1, int(launch["cpus"] // launch["processes_per_node"]))
         env.update(PYTHONUNBUFFERED="1", OMP_NUM_THREADS=str(share))
         env.update(launch["env"])
@@ -251,8 +273,21 @@ class Runner:
         )
         offer_tracking(self._folder, launch, self._node["cache"], env)
         words = list(launch["command"])
+        if self._containers is not None:
+            return self._containers.resolve(words), env
         words[0] = self._python if words[0] == "python" else self._program(words[0], env["PATH"])
         return words, env
+
+    def _surroundings(self) -> dict[str, str]:
+        """Return the variables of this machine, with the interpreter first in PATH."""
+        env = dict(os.environ)
+        folder = os.path.dirname(self._python)
+        if not os.path.exists(os.path.join(folder, "python")):
+            folder = self._python_shim()
+        env["PATH"] = folder + os.pathsep + env.get("PATH", os.defpath)
+        if os.path.exists(os.path.join(folder, "..", "pyvenv.cfg")):
+            env["VIRTUAL_ENV"] = os.path.dirname(folder)
+        return env
 
     def _python_shim(self) -> str:
         """Make `python` the chosen interpreter in shells too. A link would lose its packages."""
@@ -285,13 +320,17 @@ class Runner:
         variables = [dict(env, **self._rank(rank, count, port)) for rank in range(count)]
         os.chdir(self._folder.work)
         os.umask(0o022)
+        self._kills = kills()
         self._journal.add("starting")
         ranks: dict[int, int] = {}
         try:
             for rank in range(count):
                 name = "output" if self._world(count) == 1 else f"rank-{rank}"
                 output = self._folder.open_stream(name)
-                ranks[spawn(command, variables[rank], output)] = rank
+                words, env = command, variables[rank]
+                if self._containers is not None:
+                    words, env = self._containers.wrap(rank, command, env)
+                ranks[spawn(words, env, output)] = rank
                 os.close(output)
         except OSError as error:
             end(_everything_below, 0.0, _reap_all)
@@ -357,8 +396,13 @@ class Runner:
     def _failure(self, rank: int, status: int) -> str:
         who = "the script" if self._launch["processes_per_node"] == 1 else f"rank {rank}"
         if os.WIFSIGNALED(status):
+            if os.WTERMSIG(status) == signal.SIGKILL and kills() > self._kills:
+                return out_of_memory(limit())
             return f"{who} was killed by {_signal_name(os.WTERMSIG(status))}"
-        return f"{who} ended with exit code {os.WEXITSTATUS(status)}"
+        code = os.WEXITSTATUS(status)
+        if self._containers is not None:
+            return str(self._containers.failure(rank, who, code))
+        return f"{who} ended with exit code {code}"
 
     # -- ending
 
@@ -367,19 +411,37 @@ class Runner:
         if _has_children():  # it may take a while: a runner that takes over must know the rest
             self._journal.add("clearing", outcome=outcome, reason=reason, exit_code=code)
             self._report_now()
-        end(_everything_below, float(self._launch["grace"]), _reap_all)
+        grace = float(self._launch["grace"])
+        if self._containers is not None:
+            self._containers.end(grace, _reap_all, _has_children)
+            grace = 0.0  # what is left is the engine's
+        end(_everything_below, grace, _reap_all)
+        if self._containers is not None:
+            self._containers.remove()
         return self._exit(outcome, reason, code)
 
     def _exit(self, outcome: str, reason: str, code: int | None = None) -> dict[str, Any]:
         return _ending(self._journal.add("exited", outcome=outcome, reason=reason, exit_code=code))
 
     def _end_leftovers(self) -> None:
+        if self._launch["environment"]["kind"] == "image":
+            self._end_left_containers()
         started = self._journal.find("started")
         ranks: list[tuple[int, str]] = []
         if started is not None and started["boot"] == boot():  # pids begin anew at every boot
             ranks = [(int(pid), str(when)) for pid, when in started["ranks"]]
         grace = float(self._launch["grace"])
         end(lambda: _look_thrice(self._launch["key"], ranks), grace, _reap_all)
+
+    def _end_left_containers(self) -> None:
+        from retarget.runner.containers import engine_of
+
+        try:
+            self._contain(engine_of(self._node))
+        except Unprepared:
+            return  # it would not have come so far
+        self._containers.end(float(self._launch["grace"]), _reap_all, _has_children)
+        self._containers.remove()
 
     def _report_now(self) -> None:
         """Report, and hear orders. Late on purpose: that costs more than starting the script."""
