@@ -27,6 +27,7 @@ from retarget.core.errors import Conflict, Invalid, LaunchRejected, TargetUnreac
 from retarget.core.targets import Facts, Gpu, Node
 from retarget.core.units import show_memory
 from retarget.runner import nursery
+from retarget.runner.engine import find_engine
 from retarget.runner.folder import Folder
 from retarget.runner.package import build_zipapp
 
@@ -43,7 +44,12 @@ SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE HTTP_PROXY HTTPS_PR
 http_proxy https_proxy no_proxy XDG_RUNTIME_DIR XDG_CACHE_HOME NVIDIA_VISIBLE_DEVICES
 """
 _INHERITED = frozenset(_INHERITED_WORDS.split())
-_INHERITED_FAMILIES = ("LC_", "UV_", "PIP_")
+_INHERITED_FAMILIES = ("LC_", "UV_", "PIP_", "DOCKER_", "CONTAINER")
+_NO_ENGINE = (
+    "environment: image needs a container engine, and this target has none that answers; install "
+    "Docker or Podman there, or see that it runs and that the server's user may use it"
+)
+_FRESH = 30.0  # seconds that the answer about an engine holds
 
 
 class Config(BaseModel):
@@ -77,12 +83,15 @@ class Driver:
         memory = self.config.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         free = shutil.disk_usage(self.root).free
         details = {"python": sys.version.split()[0], "disk free": show_memory(free)}
+        details["engine"] = _engine(int(time.monotonic() / _FRESH)) or "none"
         node = Node(name=os.uname().nodename, cpus=cpus, memory=memory, gpus=_gpus())
         return Facts(nodes=(node,), details=details)
 
     def screen(self, environment: Environment) -> None:
         if environment.kind == "user" and environment.python:
             check_interpreter(environment.python)
+        if environment.kind == "image" and not _engine(int(time.monotonic() / _FRESH)):
+            raise Invalid(_NO_ENGINE, field="environment")
 
     def plan(self, launch: Launch) -> dict[str, Any]:
         folder = str(self.launches / launch.key)
@@ -305,6 +314,12 @@ def _runner_command(zipapp: str, folder: str) -> list[str]:
 @lru_cache(maxsize=1)
 def _has_conda() -> bool:
     return find_spec("rattler") is not None
+
+
+@lru_cache(maxsize=1)
+def _engine(_moment: int) -> str:
+    """Name the container engine of this machine and its version; empty without one."""
+    return str(find_engine() or "")
 
 
 @lru_cache(maxsize=1)
