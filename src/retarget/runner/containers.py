@@ -32,7 +32,7 @@ _FROM_MACHINE = (
     "TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 )  # fmt: skip
 _DEADLY = (1, 2, 3, 4, 6, 7, 8, 9, 11, 13, 15)  # signals that end a program, as 128 + n
-_LAST_WORDS = 2.0  # seconds that the engine's command has to write them after all processes ended
+_LAST_WORDS = 3.0  # seconds that an engine's command has to end after all in its container has
 _TRIES = 5
 
 
@@ -137,13 +137,18 @@ class Containers:
         return f"{who} was killed by {signal.Signals(code - 128).name}"
 
     def end(self, grace: float, reap: Callable[[], object], commands: Callable[[], bool]) -> None:
-        """End whatever is in them, and remove them. `commands`: whether an engine's runs still."""
-        had = bool(self.members())
+        """End whatever runs in them. `commands`: whether one of the engine's is still at work.
+
+        Such a one may be about to start a container, or have last words to write; both take a
+        moment, which it gets.
+        """
         end(self.members, grace, reap)
-        deadline = time.monotonic() + (_LAST_WORDS if had else 0)
+        deadline = time.monotonic() + _LAST_WORDS
         while commands() and time.monotonic() < deadline:
             reap()
-            time.sleep(0.005)
+            if self.members():
+                end(self.members, grace, reap)
+            time.sleep(0.01)
 
     def remove(self) -> None:
         """Remove them, with whatever is in them that could not be reached from here."""

@@ -210,7 +210,10 @@ class Runner:
 
     def _image(self, wanted: dict[str, Any], environments: Any) -> str:
         """Have the image here; the interpreter is the one in it."""
-        self._contain(environments.images().engine)
+        from retarget.runner.containers import Containers
+
+        engine = environments.images().engine
+        self._containers = Containers(engine, self._folder, self._launch, self._node["cache"])
         image, reused = wanted["image"], True
         if wanted["context"] or wanted["conda"] or wanted["pip"]:
             image = environments.find_image(wanted["digest"])
@@ -225,11 +228,6 @@ class Runner:
         self._containers.use(image)
         self._journal.add("environment", digest=wanted["digest"], how="image", reused=reused)
         return "python"
-
-    def _contain(self, engine: Any) -> None:
-        from retarget.runner.containers import Containers
-
-        self._containers = Containers(engine, self._folder, self._launch, self._node["cache"])
 
     def _discard_build(self) -> None:
         """Remove what an earlier runner, killed while it built the environment, left of it."""
@@ -424,24 +422,29 @@ class Runner:
         return _ending(self._journal.add("exited", outcome=outcome, reason=reason, exit_code=code))
 
     def _end_leftovers(self) -> None:
-        if self._launch["environment"]["kind"] == "image":
-            self._end_left_containers()
         started = self._journal.find("started")
         ranks: list[tuple[int, str]] = []
         if started is not None and started["boot"] == boot():  # pids begin anew at every boot
             ranks = [(int(pid), str(when)) for pid, when in started["ranks"]]
         grace = float(self._launch["grace"])
+        containers = self._left_containers()
+        if containers is not None:
+            containers.end(grace, _reap_all, _has_children)
         end(lambda: _look_thrice(self._launch["key"], ranks), grace, _reap_all)
+        if containers is not None:
+            containers.remove()
 
-    def _end_left_containers(self) -> None:
-        from retarget.runner.containers import engine_of
+    def _left_containers(self) -> Any:
+        """Return what an earlier runner may have started, where this is about containers."""
+        if self._launch["environment"]["kind"] != "image":
+            return None
+        from retarget.runner.containers import Containers
+        from retarget.runner.engine import find_engine
 
-        try:
-            self._contain(engine_of(self._node))
-        except Unprepared:
-            return  # it would not have come so far
-        self._containers.end(float(self._launch["grace"]), _reap_all, _has_children)
-        self._containers.remove()
+        engine = find_engine(self._node.get("engine"))
+        if engine is None:
+            return None  # it did not come so far
+        return Containers(engine, self._folder, self._launch, self._node["cache"])
 
     def _report_now(self) -> None:
         """Report, and hear orders. Late on purpose: that costs more than starting the script."""
