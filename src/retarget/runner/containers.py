@@ -246,10 +246,20 @@ def run_command(
 def _user(engine: Engine) -> list[str]:
     """Have files come out as this user's own."""
     own = f"{os.getuid()}:{os.getgid()}"
-    if engine.kind == "podman":
-        return ["--user", own, *(["--userns", "keep-id"] if engine.rootless else [])]
-    # in a rootless Docker it is its root that is this user outside
-    return ["--user", "0:0"] if engine.rootless else ["--user", own, "--userns", "host"]
+    if engine.kind == "podman" and engine.rootless and _has_further_ids():
+        return ["--user", own, "--userns", "keep-id"]
+    if engine.rootless:
+        return ["--user", "0:0"]  # its root is this user outside
+    return ["--user", own] if engine.kind == "podman" else ["--user", own, "--userns", "host"]
+
+
+def _has_further_ids() -> bool:
+    """Tell whether this user may map other ids than its own, which Podman needs to keep that."""
+    names = {_user_name().encode(), str(os.getuid()).encode()}
+    return all(
+        any(line.split(b":")[0] in names for line in _lines(path, b"\n"))
+        for path in ("/etc/subuid", "/etc/subgid")
+    )
 
 
 def _gpus(launch: dict[str, Any]) -> list[str]:
