@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from retarget.testing import Receiver
+from tests.runner.engines import Bed, own_podman
 from tests.runner.workshop import Workshop
+from tests.testbeds.engines import Engine
 
 
 @pytest.fixture
@@ -24,3 +26,26 @@ def workshop(tmp_path: Path, receiver: Receiver) -> Iterator[Workshop]:
     receiver.refuses.clear()
     receiver.start()
     workshop.end()
+
+
+@pytest.fixture(scope="session")
+def docker_bed(worker_docker: Engine) -> Bed:
+    return Bed("docker", {"DOCKER_HOST": worker_docker.url})
+
+
+@pytest.fixture(scope="session")
+def podman_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    yield from own_podman(tmp_path_factory.mktemp("podman"))
+
+
+@pytest.fixture(params=["docker", "podman"])
+def bed(
+    request: pytest.FixtureRequest, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Bed]:
+    """An engine, each in turn, that the workshop's runners use; all containers must be gone."""
+    bed: Bed = request.getfixturevalue(f"{request.param}_bed")
+    for name, value in bed.variables.items():
+        monkeypatch.setenv(name, value)
+    workshop.node["engine"] = bed.name
+    yield bed
+    assert bed.containers() == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from retarget.runner.environments import resolver_sentence
+from retarget.runner.sentences import resolver_sentence
 
 _NONE = (
     "Because there is no version of requests==99.0 and you require requests==99.0, "

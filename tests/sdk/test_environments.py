@@ -357,3 +357,76 @@ def test_any_bytes_are_read_or_refused(
         message = str(path)
         core.Environment.model_validate(found)
     assert str(path.parent) in message
+
+
+def test_an_image_is_taken_by_its_name() -> None:
+    told = Environment(image="python:3.12-slim", packages=["IDNA>=3"]).to_json()
+    assert (told["kind"], told["image"], told["pip"]) == (
+        "image", "python:3.12-slim", ["idna>=3"],
+    )  # fmt: skip
+    core.Environment.model_validate(told)
+
+
+def test_a_dockerfile_comes_with_the_folder_it_is_built_in(tmp_path: Path) -> None:
+    write(tmp_path, "docker/Dockerfile", "FROM python\nCOPY src /src\n")
+    write(tmp_path, "src/a.py", "")
+    environment = Environment(dockerfile=tmp_path / "docker/Dockerfile", context=tmp_path)
+    told = environment.to_json()
+    assert (told["kind"], told["dockerfile"]) == ("image", "docker/Dockerfile")
+    scan = environment.scan_context()
+    assert scan is not None
+    assert told["context"] == scan.manifest.digest
+    assert sorted(entry.path for entry in scan.manifest.entries) == [
+        "docker/Dockerfile", "src/a.py",
+    ]  # fmt: skip
+    before = core.Environment.model_validate(told).digest
+    write(tmp_path, "src/a.py", "changed")
+    assert core.Environment.model_validate(environment.to_json()).digest != before
+
+
+@pytest.mark.parametrize(
+    ("rules", "left"),
+    [
+        ("", "a.py big/x big/y keep/big/z"),
+        ("big\n", "a.py keep/big/z"),
+        ("big/\n# a comment\n\n", "a.py keep/big/z"),
+        ("**/big\n", "a.py"),
+        ("*.py\n", "big/x big/y keep/big/z"),
+        ("*\n!big/x\n", "big/x"),
+        ("big\n!big/y\n", "a.py big/y keep/big/z"),
+        ("/a.py\n./big/x\n", "big/y keep/big/z"),
+    ],
+)
+def test_a_context_is_left_out_by_dockers_rules(tmp_path: Path, rules: str, left: str) -> None:
+    for path in ("a.py", "big/x", "big/y", "keep/big/z"):
+        write(tmp_path, path, path)
+    write(tmp_path, "Dockerfile", "FROM python\n")
+    write(tmp_path, ".dockerignore", rules)
+    write(tmp_path, ".gitignore", "*\n")
+    scan = Environment(dockerfile=tmp_path / "Dockerfile").scan_context()
+    assert scan is not None
+    found = {entry.path for entry in scan.manifest.entries} - {".dockerignore", ".gitignore"}
+    assert found == {"Dockerfile", *left.split()}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"image": "a", "dockerfile": "D"}, "image: and dockerfile exclude each other"),
+        ({"context": "."}, "context: goes with a dockerfile"),
+        ({"image": " "}, "image: is empty"),
+        ({"image": 3}, "image: 3 is not a text"),
+        ({"dockerfile": 3}, "dockerfile: 3 is not a path"),
+    ],
+)
+def test_what_is_wrong_with_an_image_is_named(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(Invalid, match=message):
+        Environment(**fields)
+
+
+def test_a_dockerfile_that_is_not_there_or_elsewhere_is_named(tmp_path: Path) -> None:
+    assert "there is no file 'nope'" in refused(Environment(dockerfile="nope"))
+    write(tmp_path, "Dockerfile", "FROM python\n")
+    (tmp_path / "inner").mkdir()
+    elsewhere = Environment(dockerfile=tmp_path / "Dockerfile", context=tmp_path / "inner")
+    assert "is not in the context" in refused(elsewhere)

@@ -7,7 +7,7 @@ import typer
 
 from retarget.cli.complete import complete_environment, complete_target
 from retarget.cli.groups import new_group
-from retarget.cli.run import chosen_environment, known_environment
+from retarget.cli.run import chosen_environment, in_container, known_environment
 from retarget.cli.terminal import say, write_json
 from retarget.core.errors import Invalid
 
@@ -50,13 +50,22 @@ def show(name: Name, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def build(
+def build(  # noqa: PLR0913  one parameter an option
     definition: Annotated[
         str | None,
         typer.Argument(metavar="FILE|NAME", help="conda.yml, requirements.txt, pyproject.toml."),
     ] = None,
     pip: Annotated[
         list[str] | None, typer.Option(metavar="PKG", help="A package to install; repeatable.")
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(metavar="IMAGE", help="A container image to begin with.")
+    ] = None,
+    dockerfile: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A Dockerfile to build that image from.")
+    ] = None,
+    context: Annotated[
+        str | None, typer.Option(metavar="DIR", help="The folder it is built in: the file's own.")
     ] = None,
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Register it under this name.")
@@ -75,9 +84,10 @@ def build(
       retarget env build conda.yml --name torch
       retarget run -e torch train.py
     """
-    environment = chosen_environment(definition, None, pip or [])
+    container = in_container(image, dockerfile, context)
+    environment = chosen_environment(definition, None, pip or [], container)
     if environment is None:
-        raise Invalid("what to build? name a file, a registered environment, or --pip PKG")
+        raise Invalid("what to build? name a file, a registered environment, --pip or --image")
     raise typer.Exit(_build(environment, name, target))
 
 

@@ -54,6 +54,16 @@ def run(  # noqa: PLR0913  one parameter an option
     pip: Annotated[
         list[str] | None, typer.Option(metavar="PKG", help="A package to install; repeatable.")
     ] = None,
+    image: Annotated[
+        str | None, typer.Option(metavar="IMAGE", help="A container image to run in.")
+    ] = None,
+    dockerfile: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A Dockerfile to build that image from.")
+    ] = None,
+    build_context: Annotated[
+        str | None,
+        typer.Option("--context", metavar="DIR", help="The folder it is built in: the file's own."),
+    ] = None,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="A name for the job.")] = None,
     experiment: Annotated[
         str | None, typer.Option(metavar="NAME", help="What the job belongs to.")
@@ -105,6 +115,7 @@ def run(  # noqa: PLR0913  one parameter an option
       retarget run --cpus 2 --gpus 1 train.py  it waits until they are free
       retarget run --env conda.yml train.py -- --lr 0.1
       retarget run --pip scikit-learn train.py
+      retarget run --image python:3.12-slim train.py
       retarget run -d --name night train.py    do not wait
       retarget run -- nvidia-smi               a command instead of a script
     """
@@ -115,7 +126,9 @@ def run(  # noqa: PLR0913  one parameter an option
         "code": code,
         "target": target,
         "args": args,
-        "environment": chosen_environment(environment, python, pip or []),
+        "environment": chosen_environment(
+            environment, python, pip or [], in_container(image, dockerfile, build_context)
+        ),
         "name": name,
         "experiment": experiment,
         "env": _variables(set_env or []),
@@ -134,7 +147,18 @@ def run(  # noqa: PLR0913  one parameter an option
     raise typer.Exit(_submit(what, options, detach=detach))
 
 
-def chosen_environment(name: str | None, python: str | None, packages: Sequence[str]) -> Any:
+def in_container(image: str | None, dockerfile: str | None, context: str | None) -> dict[str, str]:
+    """Return what the options say of an image; an empty one is an error in its own words."""
+    told = {"image": image, "dockerfile": dockerfile, "context": context}
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def chosen_environment(
+    name: str | None,
+    python: str | None,
+    packages: Sequence[str],
+    container: dict[str, str] | None = None,
+) -> Any:
     """Return the environment that the options mean; a registered one by its name."""
     import os
     from dataclasses import replace
@@ -143,12 +167,16 @@ def chosen_environment(name: str | None, python: str | None, packages: Sequence[
 
     if python is not None and not python.strip():
         raise Invalid("--python is empty; name an interpreter's path, or leave it out")
+    more: dict[str, Any] = {"packages": packages, **(container or {})}
     if name is None:
-        return Environment(python=python, packages=packages) if python or packages else None
+        wanted = python or packages or container
+        return Environment(python=python, **more) if wanted else None
     if os.path.isfile(name):
-        return replace(Environment.from_file(name, python=python), packages=packages)
+        return replace(Environment.from_file(name, python=python), **more)
     if python or packages:
         raise Invalid(f"--python and --pip go with a file, and there is no file {name!r}")
+    if container:
+        raise Invalid(f"--{next(iter(container))} goes with a file, and there is no file {name!r}")
     if "/" in name or name.endswith((".yml", ".yaml", ".txt", ".toml")):
         raise Invalid(f"there is no environment file {name!r}")
     return name

@@ -232,7 +232,8 @@ def environment_text(raw: dict[str, Any]) -> str:
     """Write what a script finds around it."""
     if raw["kind"] == "user":
         return raw["python"] or raw["prefer"] or "the target's own Python"
-    packages = [*raw["conda"], *raw["pip"]]
+    container = raw.get("image") or raw.get("dockerfile")
+    packages = [*([container] if container else []), *raw["conda"], *raw["pip"]]
     named = f"{raw['name']}: " if raw["name"] else ""
     version = f"Python {raw['python']}, " if raw["python"] else ""
     return named + version + (", ".join(packages) or "no packages")

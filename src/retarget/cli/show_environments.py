@@ -30,6 +30,9 @@ def show_environment(each: "KnownEnvironment") -> None:
         ("environment", each.name or ""),
         ("digest", each.digest or ""),
         ("kind", each.kind),
+        ("image", each.image or ""),
+        ("dockerfile", each.dockerfile or ""),
+        ("context", (each.context or "")[:12]),
         ("python", each.python or ""),
         ("channels", ", ".join(each.channels)),
         ("conda", "\n".join(each.conda)),
@@ -57,4 +60,5 @@ def _row(each: "KnownEnvironment") -> list[Cell]:
 
 
 def _packages(each: "KnownEnvironment") -> str:
-    return ", ".join([*each.conda, *each.pip])
+    container = each.image or each.dockerfile
+    return ", ".join([*([container] if container else []), *each.conda, *each.pip])

@@ -66,9 +66,10 @@ def _clear_away(parts: Parts, job: Job, attempts: list[Attempt]) -> None:
 
 
 def wanted_blobs(parts: Parts) -> set[str]:
-    """Return every blob that a job's code or outputs, an artifact or a model refers to."""
+    """Return every blob that a job, an environment, an artifact or a model refers to."""
     wanted = parts.outputs.digests() | parts.artifacts.digests()
-    for snapshot in parts.jobs.snapshots() | parts.models.snapshots():
+    snapshots = parts.jobs.snapshots() | parts.jobs.contexts() | parts.environments.contexts()
+    for snapshot in snapshots | parts.models.snapshots():
         wanted |= {snapshot, *decode(parts.blobs.path(snapshot).read_bytes()).digests()}
     return wanted
 

@@ -8,6 +8,7 @@ from retarget.control.launch import launch_of
 from retarget.control.parts import Parts
 from retarget.control.place import never_fits
 from retarget.core.driver import Screens
+from retarget.core.environments import Environment
 from retarget.core.errors import Conflict, Invalid, NotFound, TargetUnreachable
 from retarget.core.jobs import Attempt, Job, JobSpec, Share
 from retarget.core.names import new_id, suggest_name
@@ -21,6 +22,7 @@ _TRIES = 8
 def submit(parts: Parts, spec: JobSpec) -> Job:
     """Queue a job, or raise Invalid and change nothing."""
     _admit(parts, _targets(parts), spec)
+    check_context(parts, spec.environment)
     return _queue(parts, [spec])[0]
 
 
@@ -30,6 +32,7 @@ def submit_all(parts: Parts, specs: Sequence[JobSpec]) -> list[Job]:
     for index, spec in enumerate(specs):
         try:
             _admit(parts, targets, spec)
+            check_context(parts, spec.environment)
         except Invalid as error:
             field = f"jobs.{index}.{error.field}" if error.field else f"jobs.{index}"
             raise Invalid(f"jobs.{index}.{error}", field=field) from None
@@ -108,31 +111,34 @@ def _admit(parts: Parts, targets: dict[str, Target], spec: JobSpec) -> tuple[Tar
     driver = parts.connect(target)
     if isinstance(driver, Screens):
         driver.screen(spec.environment)
-    _check_snapshot(parts, spec)
+    _check_snapshot(parts, spec.snapshot, "snapshot")
     return target, facts
 
 
-def _check_snapshot(parts: Parts, spec: JobSpec) -> None:
-    if spec.snapshot is None:
+def check_context(parts: Parts, environment: Environment) -> None:
+    """Raise Invalid unless the folder that an environment is built from is here as a whole."""
+    _check_snapshot(parts, environment.context, "context")
+
+
+def _check_snapshot(parts: Parts, snapshot: str | None, field: str) -> None:
+    if snapshot is None:
         return
-    snapshot, now = spec.snapshot, parts.now()
+    now = parts.now()
     try:
         missing = parts.snapshots.missing(
             snapshot, lambda: decode(parts.blobs.path(snapshot).read_bytes()).digests(), now=now
         )
     except NotFound:
-        raise Invalid(
-            "snapshot: the server does not have it; send it first", field="snapshot"
-        ) from None
+        raise Invalid(f"{field}: the server does not have it; send it first", field=field) from None
     if missing:
-        raise Invalid(f"snapshot: {len(missing)} of its files were never sent", field="snapshot")
+        raise Invalid(f"{field}: {len(missing)} of its files were never sent", field=field)
 
 
 def _queue(parts: Parts, specs: Sequence[JobSpec]) -> list[Job]:
     now = parts.now()
     new = _add(parts, specs, now)
     for spec in specs:
-        if spec.environment.kind == "system":
+        if spec.environment.kind != "user":
             parts.environments.keep(spec.environment, now)
     parts.wake()
     return new

@@ -15,7 +15,9 @@ from retarget.core.units import parse_duration, parse_memory
 from retarget.core.values import Value
 
 # what the runner sets, whatever a user has set
-_OURS = {"RETARGET_JOB", "RETARGET_JOB_ID", "RETARGET_LAUNCH", "RETARGET_TRACK", "AZUREML_RUN_ID"}
+_OURS = {"AZUREML_RUN_ID"} | {
+    f"RETARGET_{name}" for name in ("JOB", "JOB_ID", "LAUNCH", "TRACK", "CONTAINER")
+}
 _LONGEST = 131_000  # bytes: Linux gives one argument 128 KiB
 _MOST = 600_000  # bytes of all arguments, and of all variables: 2 MiB hold both and the machine's
 

@@ -79,6 +79,7 @@ class Host:
 
     def __init__(self, name: str, enter: Callable[[], Awaitable[Pipe]], brings: Bringing) -> None:
         self.name = name
+        self.facts: dict[str, Any] | None = None  # what it said of itself when it was last asked
         self._enter = enter
         self._brings = brings
         self._server: tuple[str, int, bool] | None = None
@@ -109,7 +110,10 @@ class Host:
         """Ask, in the loop's own thread."""
         link = await self._linked(patience, hurry=do == "facts")
         try:
-            return await asyncio.wait_for(link.ask({"do": do, **what}, attached), patience)
+            answer = await asyncio.wait_for(link.ask({"do": do, **what}, attached), patience)
+            if do == "facts":
+                self.facts = answer
+            return answer
         except TimeoutError:
             message = f"{self.name} does not answer: nothing came back for {patience:g} s"
             raise TargetUnreachable(message) from None

@@ -17,10 +17,14 @@ from retarget.core.environments import Environment
 from retarget.core.errors import Conflict, Invalid, LaunchRejected, TargetUnreachable
 from retarget.core.targets import Facts, Gpu, Node
 from retarget.core.units import show_memory
-from retarget.runner.machine import Machine
+from retarget.runner.machine import Machine, engine
 from retarget.runner.package import build_zipapp
 
 OLDEST = (3, 8)
+NO_ENGINE = (
+    "environment: image needs a container engine, and this target has none that answers; install "
+    "Docker or Podman there, or see that it runs and that the jobs' user may use it"
+)
 
 
 class Config(BaseModel):
@@ -71,6 +75,7 @@ class Driver:
             ) from error
         found = machine.facts()
         details = {"python": found["python"], "disk free": show_memory(found["free"])}
+        details["engine"] = found["engine"] or "none"
         node = Node(
             name=found["name"],
             cpus=self.config.cpus or found["cpus"],
@@ -82,6 +87,8 @@ class Driver:
     def screen(self, environment: Environment) -> None:
         if environment.kind == "user" and environment.python:
             check_interpreter(environment.python)
+        if environment.kind == "image" and not engine():
+            raise Invalid(NO_ENGINE, field="environment")
 
     def plan(self, launch: Launch) -> dict[str, Any]:
         folder = str(self.config.root / "launches" / launch.key)

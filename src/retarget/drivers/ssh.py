@@ -16,12 +16,13 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from retarget.core.driver import Handle, Launch, Observation, Phase
-from retarget.core.errors import Conflict, LaunchRejected, TargetUnreachable
+from retarget.core.environments import Environment
+from retarget.core.errors import Conflict, Invalid, LaunchRejected, TargetUnreachable
 from retarget.core.targets import Facts, Gpu, Node
 from retarget.core.units import show_memory
 from retarget.drivers._host import PYTHON, Bringing, Host, together
 from retarget.drivers._ssh import Login, Place, Way, fingerprint, parse_place
-from retarget.drivers.local import uv_here
+from retarget.drivers.local import NO_ENGINE, uv_here
 from retarget.runner.package import build_zipapp
 
 _PATIENCE = 20.0  # seconds that an agent which is there may take to answer
@@ -125,6 +126,11 @@ class Driver:
         """Return what was learnt of the hosts and is to be kept: their keys."""
         return {"pins": self._pins()}
 
+    def screen(self, environment: Environment) -> None:
+        known = [host.facts for host in self._hosts.values()]
+        if environment.kind == "image" and all(each and not each["engine"] for each in known):
+            raise Invalid(NO_ENGINE, field="environment")
+
     def plan(self, launch: Launch) -> dict[str, Any]:
         nodes = self._nodes_of(launch)
         folder = f"{self.config.root}/launches/{launch.key}"
@@ -138,7 +144,7 @@ class Driver:
             has = len(self._hosts)
             raise LaunchRejected(f"the job wants {launch.nodes} nodes; this target has {has}")
         hosts = [self._hosts[name] for name in nodes]
-        if launch.environment.kind == "system":
+        if launch.environment.kind != "user":
             for host in hosts:
                 self._bring_uv(host)
         master = hosts[0].ask("facts")["address"] if launch.nodes > 1 else ""
@@ -246,7 +252,7 @@ class Driver:
             if not isinstance(found, TargetUnreachable):
                 details[f"python{about}"] = found["python"]
                 details[f"disk free{about}"] = show_memory(found["free"])
-                details[f"engine{about}"] = found.get("engine") or "none"
+                details[f"engine{about}"] = found["engine"] or "none"
         return details
 
     def _pins(self) -> dict[str, str]:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retarget.runner.errors import Stopped, Unprepared
 from retarget.runner.folder import Folder
 from retarget.runner.orders import Orders
 from retarget.runner.processes import descendants, end
+from retarget.runner.sentences import last_line, resolver_sentence
+
+if TYPE_CHECKING:
+    from retarget.runner.images import Images
 
 UNREACHABLE = 3  # the exit code of the conda child when no channel answers
 
@@ -30,6 +34,7 @@ class Environments:
         self._orders = orders
         self._lock: int | None = None
         self._used: int | None = None
+        self._images: Images | None = None
 
     def find(self, digest: str) -> dict[str, Any] | None:
         """Return what is known of a built environment, and keep it from being removed for now."""
@@ -43,6 +48,28 @@ class Environments:
             return None
         self._used = lock  # shared
         return ready
+
+    def find_image(self, digest: str) -> str | None:
+        """Return the image of an environment that is built here, if its engine has it still."""
+        ready = self.find(digest)
+        if ready is None:
+            return None
+        if self.images().has(ready["image"]):
+            return str(ready["image"])
+        self.release()
+        if remove(self._root, digest) == "used":
+            raise Unprepared(f"environment: its image {ready['image']} was removed; try again")
+        return None
+
+    def images(self) -> Images:
+        """Return the images of this machine; Unprepared where there is no engine for them."""
+        from retarget.runner.containers import engine_of
+        from retarget.runner.images import Images
+
+        if self._images is None:
+            engine = engine_of(self._node)
+            self._images = Images(engine, self._node, self._folder, self._orders, self._run)
+        return self._images
 
     def release(self) -> None:
         """Let it be removed again. The end of this process does that, too."""
@@ -93,18 +120,18 @@ class Environments:
         self._folder.say(f"environment {digest[:12]}: building")
         try:
             prefix = os.path.join(place, "env")
-            how = self._fill(prefix, place, wanted)
+            more = self._fill(prefix, place, wanted)
         except (Unprepared, Stopped):
             shutil.rmtree(place, ignore_errors=True)
             raise
         seconds = time.monotonic() - began
         ready = {
             "digest": digest,
-            "how": how,
             "python": os.path.join(prefix, "bin", "python"),
             "seconds": round(seconds, 3),
             "built": built,
             "wanted": wanted,
+            **more,
         }
         part = os.path.join(place, "ready.part")
         with open(part, "w", encoding="utf-8") as file:
@@ -112,7 +139,13 @@ class Environments:
         os.rename(part, os.path.join(place, "ready.json"))
         self._folder.say(f"environment {digest[:12]}: ready after {seconds:.1f} s")
 
-    def _fill(self, prefix: str, place: str, wanted: dict[str, Any]) -> str:
+    def _fill(self, prefix: str, place: str, wanted: dict[str, Any]) -> dict[str, Any]:
+        if wanted["kind"] == "image":
+            made = self.images().make(f"retarget-{wanted['digest']}", place, wanted)
+            return {"how": "Dockerfile" if wanted["context"] else "image", **made}
+        return {"how": self._fill_prefix(prefix, place, wanted)}
+
+    def _fill_prefix(self, prefix: str, place: str, wanted: dict[str, Any]) -> str:
         if wanted["conda"] and self._conda(prefix, place, wanted):
             self._install(prefix, place, wanted["pip"])
             return "conda"
@@ -134,8 +167,8 @@ class Environments:
             if code == 0:
                 return True
             if code != UNREACHABLE:
-                raise Unprepared(f"environment: {_last_line(said)}")
-            why = _last_line(said)
+                raise Unprepared(f"environment: {last_line(said)}")
+            why = last_line(said)
             shutil.rmtree(prefix, ignore_errors=True)
         self._folder.say(f"environment: conda channels not used: {why}")
         self._folder.say(
@@ -200,26 +233,13 @@ class Environments:
         return os.path.join(self._root, f"{digest}.lock")
 
 
-def resolver_sentence(said: str) -> str:
-    """Return the sentence in which uv says what is wrong."""
-    match = re.search(
-        r"^(?:error:|  \u00d7) (.*?)(?:\n\s*\n|\n\s*(?:hint|help):|\Z)", said, re.DOTALL | re.M
-    )
-    if match is None:
-        return _last_line(said)
-    links = [_one_line(link) for link in re.split(r"\n\s*(?:cause:|[╰├]─▶) ", match[1])]
-    if links[0].startswith("No solution found") and len(links) > 1:
-        del links[0]  # the next says why
-    if "[stderr]" in said:
-        links.append(_last_line(said.partition("[stderr]")[2].partition("\nhint:")[0]))
-    return ": ".join(links)
-
-
 def list_built(root: str) -> list[dict[str, Any]]:
     names = sorted(os.listdir(root)) if os.path.isdir(root) else []
     found = [_read(os.path.join(root, name, "ready.json")) for name in names]
     return [
-        dict(ready, size=_size(os.path.join(root, ready["digest"]))) for ready in found if ready
+        dict(ready, size=ready.get("size", 0) + _size(os.path.join(root, ready["digest"])))
+        for ready in found
+        if ready
     ]
 
 
@@ -231,12 +251,21 @@ def remove(root: str, digest: str) -> str:
     lock = _lock(os.path.join(root, f"{digest}.lock"), fcntl.LOCK_EX)
     if lock is None:
         return "used"
+    _remove_image(_read(os.path.join(place, "ready.json")) or {})
     finally_gone = f"{place}.gone"
     os.rename(place, finally_gone)
     shutil.rmtree(finally_gone, ignore_errors=True)
     os.unlink(os.path.join(root, f"{digest}.lock"))
     os.close(lock)
     return "removed"
+
+
+def _remove_image(ready: dict[str, Any]) -> None:
+    """Have the engine forget an image. Without that engine it does as well without us."""
+    if "image" in ready:
+        words = [ready["engine"], "rmi", "-f", ready["image"]]
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(words, check=False, capture_output=True, timeout=60)
 
 
 def _lock(path: str, kind: int) -> int | None:
@@ -276,12 +305,3 @@ def _read(path: str) -> dict[str, Any] | None:
             return json.load(file)
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _one_line(text: str) -> str:
-    return " ".join(re.sub(r"\n\s*\^+", "", text).replace("│", " ").split())
-
-
-def _last_line(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"

@@ -23,6 +23,7 @@ import time
 from typing import Any, Mapping
 
 from retarget.runner import nursery
+from retarget.runner.engine import find_engine
 from retarget.runner.environments import list_built, remove
 from retarget.runner.folder import Folder
 
@@ -30,6 +31,7 @@ from retarget.runner.folder import Folder
 _DAMAGED = (OSError, ValueError, LookupError, TypeError, RecursionError)
 _GET_FLAGS, _SET_FLAGS, _UNRELATED = 0x80086601, 0x40086602, 0x00020000  # of Linux: chattr +T
 _LONGEST_SIZE = 12  # digits, in mebibytes
+_FRESH = 30.0  # seconds that the answer about an engine holds
 _STUCK = 30.0  # seconds beyond its grace after which a runner that does not stop is killed
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # no path, and no hidden file
 # What a job inherits from its machine's surroundings: the machine's, not the terminal's.
@@ -39,7 +41,7 @@ SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE HTTP_PROXY HTTPS_PR
 http_proxy https_proxy no_proxy XDG_RUNTIME_DIR XDG_CACHE_HOME NVIDIA_VISIBLE_DEVICES
 """
 _INHERITED = frozenset(_INHERITED_WORDS.split())
-_INHERITED_FAMILIES = ("LC_", "UV_", "PIP_")
+_INHERITED_FAMILIES = ("LC_", "UV_", "PIP_", "DOCKER_", "CONTAINER")
 
 
 class Machine:
@@ -67,6 +69,7 @@ class Machine:
             "gpus": cards(),
             "python": sys.version.split()[0],
             "machine": os.uname().machine,
+            "engine": engine(),
             "free": shutil.disk_usage(self.root).free,
         }
 
@@ -226,6 +229,16 @@ def clear(folder: str) -> None:
     if os.path.exists(folder):  # the script has made folders read-only, or deeper than Python goes
         for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
             subprocess.run([*command, "--", folder], check=False, stderr=subprocess.DEVNULL)
+
+
+_engine: list[tuple[float, str]] = []
+
+
+def engine() -> str:
+    """Name the container engine of this machine and its version; empty without one."""
+    if not _engine or time.monotonic() - _engine[0][0] > _FRESH:
+        _engine[:] = [(time.monotonic(), str(find_engine() or ""))]
+    return _engine[0][1]
 
 
 _cards: list[list[dict[str, Any]]] = []  # they do not change while this process lives

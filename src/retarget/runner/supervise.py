@@ -14,6 +14,8 @@ import time
 
 from retarget.runner.errors import Ended, Over, Refused, Stopped, Unprepared, Unreachable
 from retarget.runner.folder import Folder, Journal
+from retarget.runner.memory import kills, limit
+from retarget.runner.memory import sentence as out_of_memory
 from retarget.runner.offer import offer_tracking
 from retarget.runner.orders import Orders
 from retarget.runner.processes import (
@@ -69,6 +71,7 @@ class Runner:
         self._gang: dict[str, Any] = content.get("gang") or {"node": 0}
         self._reporter: Any = None
         self._environments: Any = None
+        self._containers: Any = None
         # Whatever is started from here carries the key, so that a later runner can find it.
         os.environ["RETARGET_LAUNCH"] = self._launch["key"]
 
@@ -196,6 +199,8 @@ class Runner:
         from retarget.runner.environments import Environments
 
         environments = self._environments = Environments(self._node, self._folder, self._orders)
+        if wanted["kind"] == "image":
+            return self._image(wanted, environments)
         ready = environments.find(wanted["digest"])
         reused = ready is not None
         if ready is None:
@@ -204,10 +209,31 @@ class Runner:
         self._journal.add("environment", digest=wanted["digest"], how=ready["how"], reused=reused)
         return str(ready["python"])
 
+    def _image(self, wanted: dict[str, Any], environments: Any) -> str:
+        """Have the image here; the interpreter is the one in it."""
+        from retarget.runner.containers import Containers
+
+        engine = environments.images().engine
+        self._containers = Containers(engine, self._folder, self._launch, self._node["cache"])
+        image, reused = wanted["image"], True
+        if wanted["context"] or wanted["conda"] or wanted["pip"]:
+            image = environments.find_image(wanted["digest"])
+            if image is None:
+                self._report_now()
+                reused, image = False, environments.build(wanted["digest"], wanted)["image"]
+        else:
+            reused = environments.images().has(image)
+            if not reused:
+                self._report_now()
+                environments.images().ensure(image)
+        self._containers.use(image)
+        self._journal.add("environment", digest=wanted["digest"], how="image", reused=reused)
+        return "python"
+
     def _discard_build(self) -> None:
         """Remove what an earlier runner, killed while it built the environment, left of it."""
         wanted = self._launch["environment"]
-        if wanted["kind"] == "system":
+        if wanted["kind"] != "user":
             from retarget.runner.environments import Environments
 
             Environments(self._node, self._folder, self._orders).discard(wanted["digest"])
@@ -234,13 +260,7 @@ class Runner:
     def _resolve(self) -> tuple[list[str], dict[str, str]]:
         """Return the command with its program as a path, and the variables all ranks share."""
         launch = self._launch
-        env = dict(os.environ)
-        folder = os.path.dirname(self._python)
-        if not os.path.exists(os.path.join(folder, "python")):
-            folder = self._python_shim()
-        env["PATH"] = folder + os.pathsep + env.get("PATH", os.defpath)
-        if os.path.exists(os.path.join(folder, "..", "pyvenv.cfg")):
-            env["VIRTUAL_ENV"] = os.path.dirname(folder)
+        env = self._containers.variables() if self._containers else self._surroundings()
         share = max(1, int(launch["cpus"] // launch["processes_per_node"]))
         env.update(PYTHONUNBUFFERED="1", OMP_NUM_THREADS=str(share))
         env.update(launch["env"])
@@ -252,8 +272,21 @@ class Runner:
         )
         offer_tracking(self._folder, launch, self._node["cache"], env)
         words = list(launch["command"])
+        if self._containers is not None:
+            return self._containers.resolve(words), env
         words[0] = self._python if words[0] == "python" else self._program(words[0], env["PATH"])
         return words, env
+
+    def _surroundings(self) -> dict[str, str]:
+        """Return the variables of this machine, with the interpreter first in PATH."""
+        env = dict(os.environ)
+        folder = os.path.dirname(self._python)
+        if not os.path.exists(os.path.join(folder, "python")):
+            folder = self._python_shim()
+        env["PATH"] = folder + os.pathsep + env.get("PATH", os.defpath)
+        if os.path.exists(os.path.join(folder, "..", "pyvenv.cfg")):
+            env["VIRTUAL_ENV"] = os.path.dirname(folder)
+        return env
 
     def _python_shim(self) -> str:
         """Make `python` the chosen interpreter in shells too. A link would lose its packages."""
@@ -286,13 +319,17 @@ class Runner:
         variables = [dict(env, **self._rank(rank, count, port)) for rank in range(count)]
         os.chdir(self._folder.work)
         os.umask(0o022)
+        self._kills = kills()
         self._journal.add("starting")
         ranks: dict[int, int] = {}
         try:
             for rank in range(count):
                 name = "output" if self._world(count) == 1 else f"rank-{self._global(rank, count)}"
                 output = self._folder.open_stream(name)
-                ranks[spawn(command, variables[rank], output)] = rank
+                words, env = command, variables[rank]
+                if self._containers is not None:
+                    words, env = self._containers.wrap(rank, command, env)
+                ranks[spawn(words, env, output)] = rank
                 os.close(output)
         except OSError as error:
             end(_everything_below, 0.0, _reap_all)
@@ -363,8 +400,13 @@ class Runner:
         count = self._launch["processes_per_node"]
         who = "the script" if count == 1 else f"rank {self._global(rank, count)}"
         if os.WIFSIGNALED(status):
+            if os.WTERMSIG(status) == signal.SIGKILL and kills() > self._kills:
+                return out_of_memory(limit())
             return f"{who} was killed by {_signal_name(os.WTERMSIG(status))}"
-        return f"{who} ended with exit code {os.WEXITSTATUS(status)}"
+        code = os.WEXITSTATUS(status)
+        if self._containers is not None:
+            return str(self._containers.failure(rank, who, code))
+        return f"{who} ended with exit code {code}"
 
     # -- ending
 
@@ -373,7 +415,13 @@ class Runner:
         if _has_children():  # it may take a while: a runner that takes over must know the rest
             self._journal.add("clearing", outcome=outcome, reason=reason, exit_code=code)
             self._report_now()
-        end(_everything_below, float(self._launch["grace"]), _reap_all)
+        grace = float(self._launch["grace"])
+        if self._containers is not None:
+            self._containers.end(grace, _reap_all, _has_children)
+            grace = 0.0  # what is left is the engine's
+        end(_everything_below, grace, _reap_all)
+        if self._containers is not None:
+            self._containers.remove()
         return self._exit(outcome, reason, code)
 
     def _exit(self, outcome: str, reason: str, code: int | None = None) -> dict[str, Any]:
@@ -385,7 +433,24 @@ class Runner:
         if started is not None and started["boot"] == boot():  # pids begin anew at every boot
             ranks = [(int(pid), str(when)) for pid, when in started["ranks"]]
         grace = float(self._launch["grace"])
+        containers = self._left_containers()
+        if containers is not None:
+            containers.end(grace, _reap_all, _has_children)
         end(lambda: _look_thrice(self._launch["key"], ranks), grace, _reap_all)
+        if containers is not None:
+            containers.remove()
+
+    def _left_containers(self) -> Any:
+        """Return what an earlier runner may have started, where this is about containers."""
+        if self._launch["environment"]["kind"] != "image":
+            return None
+        from retarget.runner.containers import Containers
+        from retarget.runner.engine import find_engine
+
+        engine = find_engine(self._node.get("engine"))
+        if engine is None:
+            return None  # it did not come so far
+        return Containers(engine, self._folder, self._launch, self._node["cache"])
 
     def _report_now(self) -> None:
         """Report, and hear orders. Late on purpose: that costs more than starting the script."""

@@ -27,7 +27,7 @@ ALWAYS = frozenset(
 )
 _ENVIRONMENT_MARKS = frozenset({b"pyvenv.cfg", b"conda-meta"})
 _HOME_MARKS = {b"server.lock", b"token"}
-_AML, _GIT = b".amlignore", b".gitignore"
+_AML, _GIT, _DOCKER = b".amlignore", b".gitignore", b".dockerignore"
 
 
 def walk(
@@ -56,6 +56,54 @@ def walk(
                 pending.append((path + entry.name + b"/", scope.below(entry.name)))
             else:
                 yield path + entry.name, entry
+
+
+def walk_context(
+    folder: bytes, refuse: Callable[[bytes, OSError], None]
+) -> Iterator[tuple[bytes, os.DirEntry[bytes]]]:
+    """Yield what a folder gives to the build of an image: all that `.dockerignore` leaves in.
+
+    Its rules are not git's: each counts from the folder itself on, covers what is below what it
+    matches, and the last that does decides. A Dockerfile and the rules themselves are always in.
+    """
+    rules = list(_docker_patterns(_read(os.path.join(folder, _DOCKER), follow=True) or b""))
+    may_return = any(rule.negated for rule in rules)
+    pending = [b""]
+    while pending:
+        path = pending.pop()
+        for entry in _list(folder, path, refuse):
+            inside = path + entry.name
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if _never(entry.name, is_folder):
+                continue
+            out = _left_out(inside, rules) and not _builds(entry.name)
+            if is_folder and (not out or may_return):
+                pending.append(inside + b"/")
+            elif not is_folder and not out:
+                yield inside, entry
+
+
+def _left_out(path: bytes, rules: "list[_Pattern]") -> bool:
+    names = path.split(b"/")
+    above = [b"/".join(names[: count + 1]) for count in range(len(names))]
+    out = False
+    for rule in rules:
+        if out == rule.negated and any(rule.regex.fullmatch(each) for each in above):
+            out = not rule.negated
+    return out
+
+
+def _builds(name: bytes) -> bool:
+    return name == _DOCKER or b"dockerfile" in name.lower()
+
+
+def _docker_patterns(content: bytes) -> "Iterator[_Pattern]":
+    for line in content.removeprefix(b"\xef\xbb\xbf").splitlines():
+        text = line.strip()
+        negated = text.startswith(b"!")
+        path = os.path.normpath(text[negated:].strip() or b".").strip(b"/")
+        if not text.startswith(b"#") and path != b".":
+            yield _Pattern(path, negated, folders_only=False, by_name=False)
 
 
 def source_of(folder: bytes) -> str:

@@ -117,12 +117,18 @@ class KnownEnvironment:
     pip: list[str]
     created: float | None
     built: list[dict[str, Any]]
+    image: str | None = None
+    dockerfile: str | None = None
+    context: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the definition as a job takes it."""
         return {
             "kind": self.kind,
             "python": self.python,
+            "image": self.image,
+            "dockerfile": self.dockerfile,
+            "context": self.context,
             "channels": self.channels,
             "conda": self.conda,
             "pip": self.pip,

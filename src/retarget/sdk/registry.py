@@ -8,6 +8,8 @@ from retarget.sdk.http import Connection
 from retarget.sdk.records import KnownEnvironment, record, records, view
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from retarget.sdk.environments import Environment
 
 
@@ -27,6 +29,7 @@ class Environments:
     def register(self, name: str, environment: "Environment") -> KnownEnvironment:
         """Keep a definition under a name, so that jobs can ask for it by that."""
         definition = {**environment.to_json(), "name": name}
+        send_context(self._connection, environment)
         return record(KnownEnvironment, self._connection.put(_path(name), definition))
 
     def delete(self, name: str) -> list[str]:
@@ -38,6 +41,18 @@ class Environments:
 
     def list(self) -> list[KnownEnvironment]:
         return records(KnownEnvironment, self._connection.get("/api/environments"))
+
+
+def send_context(
+    connection: Connection, environment: "Environment", cache: "Path | None" = None
+) -> None:
+    """Send what the server lacks of the folder that an image is built from, if one is."""
+    from retarget.sdk.snapshot import upload
+    from retarget.sdk.uploads import Uploads
+
+    found = environment.scan_context(cache)
+    if found is not None:
+        upload(found, Uploads(connection))
 
 
 def _path(name: str) -> str:

@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from retarget.core.errors import Invalid
 from retarget.core.snapshots import Entry, Manifest, digest_bytes, stays_inside
-from retarget.sdk.ignore import source_of, walk
+from retarget.sdk.ignore import source_of, walk, walk_context
 
 SMALL = 2**20  # a file below this is sent together with others
 BATCH = 8 * 2**20  # the most that one request with several files carries
@@ -77,15 +77,18 @@ def scan(
     *,
     cache: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
+    context: bool = False,
 ) -> Scan:
     """Read the folder, or raise Invalid that names each thing in it which cannot be sent.
 
+    `context`: it is what an image is built from, and has other rules for what is left out.
     `cache` is a folder to remember digests in, so that an unchanged file is not read again.
     `progress` is told of the files and bytes read so far, from 0 on.
     """
     root = _root(folder)
     stat_cache = _StatCache(cache, root) if cache is not None else None
-    reading = _Reading(root, stat_cache.rows if stat_cache is not None else {}, _Count(progress))
+    known = stat_cache.rows if stat_cache is not None else {}
+    reading = _Reading(root, known, _Count(progress), context=context)
     started = time.time_ns()
     entries = tuple(reading.entries())
     if not os.path.isdir(root):
@@ -172,16 +175,19 @@ class _Refused(Exception):
 class _Reading:
     """One pass over a folder; what cannot be sent is gathered, so that all is told at once."""
 
-    def __init__(self, root: bytes, known: Mapping[str, _Row], count: _Count) -> None:
+    def __init__(
+        self, root: bytes, known: Mapping[str, _Row], count: _Count, *, context: bool
+    ) -> None:
         self.fresh: dict[str, _Row] = {}
         self.refused: list[str] = []
         self._count = count
         self._known = known
         self._root = root
-        self._ignored = f"add it to {source_of(root)}"
+        self._walk = walk_context if context else walk
+        self._ignored = f"add it to {'.dockerignore' if context else source_of(root)}"
 
     def entries(self) -> Iterator[Entry]:
-        for path, found in walk(self._root, self._unlistable):
+        for path, found in self._walk(self._root, self._unlistable):
             try:
                 entry = self._entry(_utf8(path), found)
                 self._count.add(entry.size)

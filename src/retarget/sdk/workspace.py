@@ -15,7 +15,7 @@ from retarget.sdk.http import Address, Connection, Elsewhere, Server
 from retarget.sdk.jobs import Job, Jobs, wait_all
 from retarget.sdk.models import Model, list_models, read_model
 from retarget.sdk.records import KnownEnvironment, rows, view
-from retarget.sdk.registry import Environments
+from retarget.sdk.registry import Environments, send_context
 from retarget.sdk.targets import Targets
 from retarget.sdk.tracking import Experiment, list_experiments, read_experiment
 
@@ -146,6 +146,7 @@ class Workspace:
 
         work = work_of(script, code, options.get("args"))
         spec = self._spec(work, target, options)
+        self._send_context(options.get("environment"))
         ask = partial(self._connection.post, "/api/jobs/plan", spec, repeatable=True)
         snapshot = upload(self._scan(work, reading), Uploads(self._connection), progress, ask)
         return Prepared(spec | {"snapshot": snapshot})
@@ -156,6 +157,7 @@ class Workspace:
         """Return a job that does nothing but need `environment`."""
         command = ["python", "-c", "pass"]
         definition = self._definition(environment)
+        self._send_context(environment)
         return Prepared({"command": command, "target": target, "environment": definition})
 
     def send(self, prepared: Prepared) -> Job:
@@ -206,6 +208,13 @@ class Workspace:
             "target": target,
             "environment": self._definition(options.get("environment")),
         }
+
+    def _send_context(self, environment: object) -> None:
+        """Send what the server lacks of the folder that an image is built from."""
+        from retarget.sdk.environments import Environment
+
+        if isinstance(environment, Environment):
+            send_context(self._connection, environment, self._home.stat_cache)
 
     def _definition(
         self, environment: "Environment | KnownEnvironment | str | None"

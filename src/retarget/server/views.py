@@ -121,6 +121,9 @@ class EnvironmentView(BaseModel):
     digest: str
     kind: str
     python: str | None
+    image: str | None
+    dockerfile: str | None
+    context: str | None
     channels: list[str]
     conda: list[str]
     pip: list[str]

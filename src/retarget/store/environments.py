@@ -60,6 +60,13 @@ class Environments:
             )
         return found[0]
 
+    def contexts(self) -> set[str]:
+        """Return the manifest of every folder that an image is built from."""
+        context = environments.c.definition["context"].as_string()
+        with reading(self.engine) as db:
+            found = db.scalars(select(context).where(context.is_not(None)).distinct())
+            return {digest for digest in found if digest}
+
     def remove_name(self, name: str) -> None:
         """Forget a name; the definition stays."""
         with writing(self.engine) as db:

@@ -307,6 +307,13 @@ class Jobs:
         with reading(self.engine) as db:
             return set(db.scalars(code))
 
+    def contexts(self) -> set[str]:
+        """Return the manifest of every folder that a job's image is built from."""
+        context = jobs.c.spec[("environment", "context")].as_string()
+        with reading(self.engine) as db:
+            found = db.scalars(select(context).where(context.is_not(None)).distinct())
+            return {digest for digest in found if digest}
+
     # last in the class: below it, `list` would not mean a list any more
     def list(
         self,

@@ -125,7 +125,7 @@ async def keep_outputs(
 
 @router.get("/blobs/{digest}", response_class=FileResponse, responses={200: BYTES})
 def fetch_blob(key: RunnerKey, digest: str, parts: PartsDep) -> FileResponse:
-    """Give out a part of this job's own code."""
+    """Give out a part of this job's own code, or of what its image is built from."""
     job, _ = present(parts, key)
     _check_own(parts, job, {digest})
     return FileResponse(parts.blobs.path(digest), media_type="application/octet-stream")
@@ -157,9 +157,10 @@ def _checked(path: str) -> str:
 
 
 def _check_own(parts: Parts, job: Job, digests: set[str]) -> None:
-    own = {job.spec.snapshot}
-    if job.spec.snapshot and not digests <= own:
-        own |= decode(parts.blobs.path(job.spec.snapshot).read_bytes()).digests()
+    roots = {job.spec.snapshot, job.spec.environment.context} - {None}
+    own = set(roots)
+    for root in roots if not digests <= own else ():
+        own |= decode(parts.blobs.path(str(root)).read_bytes()).digests()
     if not digests <= own:
         raise Forbidden("that blob is not a part of this job's code")
 

@@ -6,6 +6,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from retarget.control import environments
+from retarget.control.submit import check_context
 from retarget.core.environments import Environment
 from retarget.core.errors import Invalid
 from retarget.core.names import check_name
@@ -38,8 +39,9 @@ def show_environment(environment: str, parts: PartsDep) -> EnvironmentView:
 def name_environment(environment: str, definition: Environment, parts: PartsDep) -> EnvironmentView:
     """Register a definition under a name."""
     check_name(environment)
-    if definition.kind != "system":
-        raise Invalid("kind: only a system-managed environment can be registered", field="kind")
+    if definition.kind == "user":
+        raise Invalid("kind: an environment with an image or packages has a name", field="kind")
+    check_context(parts, definition)
     parts.environments.name(environment, definition, parts.now())
     return _view(parts.environments.find(environment), environments.built(parts))
 
@@ -54,7 +56,8 @@ def remove_environment(environment: str, parts: PartsDep) -> Removed:
 
 
 def _view(known: Known, built: dict[str, list[dict[str, Any]]]) -> EnvironmentView:
-    definition = known.environment.model_dump(include={"kind", "python"})
+    plain = {"kind", "python", "image", "dockerfile", "context"}
+    definition = known.environment.model_dump(include=plain)
     return EnvironmentView(
         **definition,
         channels=list(known.environment.channels),
