@@ -25,6 +25,7 @@ from retarget.core.errors import (
     Gone,
     LaunchRejected,
     NotFound,
+    NotReady,
     RetargetError,
     TargetUnreachable,
 )
@@ -266,10 +267,12 @@ class Loop:
         return driver.launch(launch_of(self._parts, job, attempt, target.facts))
 
     def _later(self, job: Job, attempt: Attempt, error: Exception) -> None:
-        if self._parts.now() - attempt.created > _PATIENCE and attempt.handle is None:
+        patient = isinstance(error, NotReady) or attempt.handle is not None
+        if self._parts.now() - attempt.created > _PATIENCE and not patient:
             self._end(attempt, f"could not be launched for {_PATIENCE:g} s: {error}")
             return
-        self._parts.jobs.explain(job, f"cannot launch yet: {error}; trying again")
+        why = str(error) if patient else f"cannot launch yet: {error}; trying again"
+        self._parts.jobs.explain(job, why)
         self._parts.notify(job.id)
         self._ending.wait(min(2.0, self._every))
 

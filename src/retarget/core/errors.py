@@ -69,6 +69,10 @@ class TargetUnreachable(TargetError):
     status = 503
 
 
+class NotReady(TargetUnreachable):
+    """The target is on its way to take a launch, and has started nothing: ask again."""
+
+
 class LaunchRejected(TargetError): ...
 
 

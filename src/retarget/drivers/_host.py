@@ -77,7 +77,9 @@ def find_python(given: str | None) -> str:
 class Host:
     """Keeps a link to one machine, from when it is first asked until it is released."""
 
-    def __init__(self, name: str, enter: Callable[[], Awaitable[Pipe]], brings: Bringing) -> None:
+    def __init__(
+        self, name: str, enter: Callable[[], Awaitable[Pipe]], brings: Bringing | None
+    ) -> None:
         self.name = name
         self.facts: dict[str, Any] | None = None  # what it said of itself when it was last asked
         self._enter = enter
@@ -185,8 +187,10 @@ class Host:
     async def _connect(self) -> Pipe:
         """Open the way, and have an agent at its end."""
         pipe = await self._enter()
+        if self._brings is None:
+            return pipe  # what it leads to is an agent already
         try:
-            await self._load(pipe)
+            await self._load(pipe, self._brings)
         except (asyncio.IncompleteReadError, OSError) as error:
             pipe.close()
             said = (await pipe.said()).strip()[-500:]
@@ -197,10 +201,10 @@ class Host:
             raise
         return pipe
 
-    async def _load(self, pipe: Pipe) -> None:
-        source, zipapp = _source(), self._brings.zipapp
+    async def _load(self, pipe: Pipe, brings: Bringing) -> None:
+        source, zipapp = _source(), brings.zipapp
         size = zipapp.stat().st_size
-        told = {"root": self._brings.root, "runner": zipapp.name, "size": size}
+        told = {"root": brings.root, "runner": zipapp.name, "size": size}
         text = json.dumps(told).encode()
         pipe.writer.write(b"%08d%b%08d%b" % (len(source), source, len(text), text))
         answer = await _hear(pipe.reader)

@@ -68,6 +68,8 @@ class Agent:
         do = str(what.pop("do"))
         if do == "ping":
             return None
+        if do == "door":
+            return await self._open(what["name"])
         if do == "launch":
             what["door"] = await self._open(what["door"]) if what["door"] else None
         work = getattr(self, f"_do_{do}")

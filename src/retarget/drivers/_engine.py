@@ -1,0 +1,170 @@
+"""Container engines, and how what is in a container is reached: over the engine's connection."""
+
+import asyncio
+import io
+import os
+import socket
+import struct
+import tarfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import docker
+import requests
+from docker.errors import APIError, DockerException
+
+from retarget.core.errors import TargetUnreachable
+from retarget.core.units import show_memory
+
+_SOCKETS = (
+    "/var/run/docker.sock",
+    "{run}/docker.sock",
+    "/run/podman/podman.sock",
+    "{run}/podman/podman.sock",
+)
+_PATIENCE = 60  # seconds an engine may take for one thing
+_HEAD = struct.Struct(">BxxxI")
+_OUTPUT = 1
+
+
+class Way:
+    """Starts an agent in a container that runs."""
+
+    def __init__(self, client: Callable[[], Any], container: str, command: list[str]) -> None:
+        self._client = client
+        self._container = container
+        self._command = command
+
+    async def enter(self) -> "Pipe":
+        try:
+            opened = await asyncio.to_thread(self._exec)
+        except APIError as error:
+            raise TargetUnreachable(str(error.explanation or error)) from error
+        except (DockerException, requests.RequestException, OSError) as error:
+            raise TargetUnreachable(f"the engine does not answer: {error}") from error
+        reader, writer = await asyncio.open_connection(sock=opened)
+        return Pipe(reader, writer)
+
+    def _exec(self) -> socket.socket:
+        api = self._client()
+        made = api.exec_create(self._container, self._command, stdin=True)
+        answer: Any = api.exec_start(made["Id"], socket=True)
+        raw = getattr(answer, "_sock", answer)
+        opened = socket.socket(fileno=socket.dup(raw.fileno()))
+        answer.close()
+        raw.close()  # the engine's side stays open for the other
+        return opened
+
+
+class Pipe:
+    """Its output, which the engine mixes with what it says otherwise."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = self
+        self.writer = writer
+        self._mixed = reader
+        self._held = bytearray()
+        self._said = bytearray()
+
+    async def readexactly(self, count: int) -> bytes:
+        while len(self._held) < count:
+            stream, size = _HEAD.unpack(await self._mixed.readexactly(_HEAD.size))
+            content = await self._mixed.readexactly(size)
+            (self._held if stream == _OUTPUT else self._said).extend(content)
+            del self._said[:-4096]
+        found = bytes(self._held[:count])
+        del self._held[:count]
+        return found
+
+    def close(self) -> None:
+        self.writer.close()
+
+    async def said(self) -> str:
+        return self._said.decode("utf-8", "replace")
+
+
+class Pull:
+    """An image on its way to an engine."""
+
+    def __init__(self, engine: str, image: str) -> None:
+        self.progress = ""
+        self.error: str | None = None
+        self.thread = threading.Thread(target=self._run, args=(engine, image), daemon=True)
+        self.thread.start()
+
+    def _run(self, engine: str, image: str) -> None:
+        layers: dict[str, tuple[int, int]] = {}
+        name, _, tag = image.partition("@") if "@" in image else _tagged(image)
+        try:
+            for told in client(engine).pull(name, tag=tag or None, stream=True, decode=True):
+                if "error" in told:
+                    self.error = told["error"]
+                size: dict[str, int] = told.get("progressDetail") or {}
+                if told.get("status") == "Downloading" and size.get("total"):
+                    layers[told["id"]] = size.get("current", 0), size["total"]
+                    have, total = (sum(each) for each in zip(*layers.values(), strict=True))
+                    self.progress = f" ({show_memory(have)} of {show_memory(total)})"
+        except (DockerException, requests.RequestException) as error:
+            explained = getattr(error, "explanation", None)
+            self.error = str(explained or cause(error))
+
+
+def _tagged(image: str) -> tuple[str, str, str]:
+    name, colon, tag = image.rpartition(":")
+    return (name, colon, tag) if colon and "/" not in tag else (image, "", "latest")
+
+
+def usual_engine() -> str:
+    """Return where the engine of this machine listens, Docker's before Podman's."""
+    if os.environ.get("DOCKER_HOST"):
+        return os.environ["DOCKER_HOST"]
+    run = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    for path in _SOCKETS:
+        if os.path.exists(path.format(run=run)):
+            return f"unix://{path.format(run=run)}"
+    return f"unix://{_SOCKETS[0]}"
+
+
+_clients: dict[tuple[int, str], Any] = {}
+
+
+def client(engine: str) -> Any:
+    """Return the SDK's client for an engine, with its open connections."""
+    identity = os.getpid(), engine
+    if identity not in _clients:
+        over_ssh = engine.startswith("ssh://")
+        _clients[identity] = docker.APIClient(
+            base_url=engine, timeout=_PATIENCE, version="auto", use_ssh_client=over_ssh
+        )
+    return _clients[identity]
+
+
+def tar(files: dict[str, bytes], *, mode: int = 0o644) -> bytes:
+    """Pack files, and the folders above them, for whoever the image's user is."""
+    packed, made = io.BytesIO(), set[str]()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, content in files.items():
+            for folder in reversed([str(each) for each in Path(name).parents][:-1]):
+                if folder not in made:
+                    made.add(folder)
+                    archive.addfile(_entry(folder, tarfile.DIRTYPE, 0o777))
+            entry = _entry(name, tarfile.REGTYPE, mode)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def _entry(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.mode, entry.mtime = kind, mode, int(time.time())
+    return entry
+
+
+def cause(error: BaseException) -> str:
+    """Return the words at the root of an error that was wrapped many times."""
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__ or error
+    return getattr(error, "strerror", None) or str(error)
