@@ -19,6 +19,7 @@ class InContainers:
     """Where the launches of these tests live, and how they are found there."""
 
     engine: Engine
+    scripts_outlive_runners = False  # the runner is the first process of its container
 
     def connected(self, engine: Engine) -> Iterator[Connect]:
         self.engine = engine
@@ -47,7 +48,7 @@ class InContainers:
 
     def alive(self, pid: int) -> bool:
         """Tell whether a process of a container is there; `pid` is what that calls it."""
-        return any(_pid_inside(each) == pid for each, _ in self._processes())
+        return any(_pids(each)[-1:] == [pid] for each, _ in self._processes())
 
     def kill(self, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
@@ -58,11 +59,13 @@ class InContainers:
 
     def _processes(self) -> list[tuple[int, list[str]]]:
         """Return what lives in containers of the engine."""
-        return [
-            (int(path.parent.name), _read(path).decode("utf-8", "replace").split("\0"))
-            for path in Path("/proc").glob("[0-9]*/cmdline")
-            if b"retarget" in _read(path) or b"/docker" in _read(path.parent / "cgroup")
-        ]
+        found: list[tuple[int, list[str]]] = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            inner = len(_pids(int(path.parent.name))) > 2  # a container's, within the engine's own
+            if inner and str(self.engine.log.parent).encode() in _read(path.parent / "mountinfo"):
+                said = _read(path).decode("utf-8", "replace").split("\0")
+                found.append((int(path.parent.name), said))
+        return found
 
 
 class TestDocker(InContainers, DriverContract):
@@ -83,11 +86,12 @@ def _release(config: dict[str, Any]) -> None:
     driver.release()
 
 
-def _pid_inside(pid: int) -> int:
-    for line in _read(Path(f"/proc/{pid}/status")).decode().splitlines():
+def _pids(pid: int) -> list[int]:
+    """Return what a process is called, in the outermost namespace first."""
+    for line in _read(Path(f"/proc/{pid}/status")).decode("utf-8", "replace").splitlines():
         if line.startswith("NSpid:"):
-            return int(line.split()[-1])
-    return 0
+            return [int(word) for word in line.split()[1:]]
+    return []
 
 
 def _read(path: Path) -> bytes:

@@ -39,8 +39,12 @@ class Way:
         self._command = command
 
     async def enter(self) -> "Pipe":
+        starting = asyncio.ensure_future(asyncio.to_thread(self._exec))
         try:
-            opened = await asyncio.to_thread(self._exec)
+            opened = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(_close)
+            raise
         except APIError as error:
             raise TargetUnreachable(str(error.explanation or error)) from error
         except (DockerException, requests.RequestException, OSError) as error:
@@ -57,6 +61,12 @@ class Way:
         answer.close()
         raw.close()  # the engine's side stays open for the other
         return opened
+
+
+def _close(started: "asyncio.Future[socket.socket]") -> None:
+    """Close what nobody waits for any more."""
+    if not started.cancelled() and started.exception() is None:
+        started.result().close()
 
 
 class Pipe:

@@ -5,6 +5,7 @@ import json
 import os
 import tarfile
 import threading
+import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -35,6 +36,7 @@ _RUNNER = f"{_ROOT}/runner.pyz"
 _DOOR = "server"
 _FIRST_PORT, _PORTS = 20_000, 12_000  # below what systems give out by themselves
 _GONE = ("already in use", "no such container", "no container with name or id")
+_MAKING = 10.0  # seconds that another may take to make a container whose name it has
 _NO_COMMAND = ("executable file not found", "no such file or directory")
 
 
@@ -160,6 +162,8 @@ class Driver:
                 launches = f"{_ROOT}/launches"
                 api.put_archive(found["Id"], launches, tar({f"{handle}/cancel": b""}))
                 api.start(found["Id"])
+                if url := _urls.get(self._engine):
+                    self._link(handle, url)
 
     def forget(self, handle: Handle) -> None:
         self._let_go(handle)
@@ -194,6 +198,8 @@ class Driver:
         plan = self.plan(launch)
         self._have_image(api, plan["image"])
         limits = {name: plan.pop(name) for name in _LIMITS if name in plan}
+        if limits["nano_cpus"] > api.info()["NCPU"] * 1e9:
+            del limits["nano_cpus"]  # it has all there are
         if cards := plan.pop("gpus", None):
             wanted = DeviceRequest(device_ids=cards, capabilities=[["gpu"]])
             limits["device_requests"] = [wanted]
@@ -204,9 +210,11 @@ class Driver:
         except APIError as error:
             if not _says(error, *_GONE):  # another has made it at this moment
                 raise _rejection(error, plan["image"]) from error
-        found = self._find(api, launch.key)
-        if found is None:
-            raise TargetUnreachable("its container went away while it was made")
+        deadline = time.monotonic() + _MAKING
+        while (found := self._find(api, launch.key)) is None:  # its name is taken, and no more yet
+            if time.monotonic() > deadline:
+                raise TargetUnreachable("its container went away while it was made")
+            time.sleep(0.02)
         return found
 
     def _start(self, api: Any, launch: Launch, found: dict[str, Any]) -> None:
@@ -240,7 +248,7 @@ class Driver:
             },
             "contact": {
                 "url": f"http://127.0.0.1:{_port(launch.key)}" if launch.url else "",
-                "door": f"{_ROOT}/doors/{_DOOR}",
+                "door": f"{_ROOT}/doors/{_DOOR}" if launch.url else None,
                 "token": launch.token,
                 "path": f"/api/attempts/{launch.key}",
             },
@@ -304,6 +312,7 @@ class Driver:
 
     def _link(self, key: str, url: str) -> None:
         """Have an agent in the container, through which its runner reaches the server."""
+        _urls[self._engine] = url
         host = self._host(key)
         host.lead_to(url)
         with suppress(TargetUnreachable):  # it is tried again and again
@@ -346,6 +355,7 @@ class Driver:
 _LIMITS = ("nano_cpus", "mem_limit", "memswap_limit", "network_mode")
 _hosts: dict[tuple[int, str, str], Host] = {}
 _pulls: "dict[tuple[str, str], Pull]" = {}
+_urls: dict[str, str] = {}  # where the server is that has last launched something
 _turn = threading.Lock()
 
 

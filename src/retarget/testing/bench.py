@@ -22,6 +22,7 @@ class Bench:
     """
 
     patience = 30.0  # seconds a slow target may take to start or stop a launch
+    scripts_outlive_runners = True  # False where a runner's end is the end of all it started
 
     @pytest.fixture
     def connect(self) -> Connect:

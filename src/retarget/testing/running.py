@@ -113,7 +113,8 @@ class RunningClauses(Bench):
         assert self.run_shell(driver, receiver, "cat; echo read").stream() == b"read\n"
 
     def test_signals_are_as_in_a_shell(self, driver: Driver, receiver: Receiver) -> None:
-        heard = self.run_shell(driver, receiver, "grep -E 'Sig(Ign|Blk)' /proc/self/status")
+        asked = ("grep", "-E", "Sig(Ign|Blk)", "/proc/self/status")
+        heard = self.run(driver, receiver, self.launch_of(receiver, *asked))
         standard = (1 << 31) - 1  # above are the C library's own
         found = [int(word, 16) & standard for word in heard.stream().split()[1::2]]
         assert found == [0, 0]
