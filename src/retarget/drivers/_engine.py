@@ -49,7 +49,11 @@ class Way:
             raise TargetUnreachable(str(error.explanation or error)) from error
         except (DockerException, requests.RequestException, OSError) as error:
             raise TargetUnreachable(f"the engine does not answer: {error}") from error
-        reader, writer = await asyncio.open_connection(sock=opened)
+        try:
+            reader, writer = await asyncio.open_connection(sock=opened)
+        except BaseException:
+            opened.close()
+            raise
         return Pipe(reader, writer)
 
     def _exec(self) -> socket.socket:
@@ -145,6 +149,9 @@ def client(engine: str) -> Any:
     """Return the SDK's client for an engine, with its open connections."""
     identity = os.getpid(), engine
     if identity not in _clients:
+        if engine.startswith("unix://"):
+            with socket.socket(socket.AF_UNIX) as probe:  # the SDK leaves what fails open
+                probe.connect(engine.removeprefix("unix://"))
         over_ssh = engine.startswith("ssh://")
         _clients[identity] = docker.APIClient(
             base_url=engine, timeout=_PATIENCE, version="auto", use_ssh_client=over_ssh

@@ -1,5 +1,6 @@
 """One container for each run, made for it and removed after it, by Docker or Podman."""
 
+import fcntl
 import io
 import json
 import os
@@ -132,7 +133,7 @@ class Driver:
             raise LaunchRejected(f"a run is one container; the job wants {launch.nodes} nodes")
         if not (launch.environment.image or self.config.image):
             raise LaunchRejected("neither the job nor the target names an image")
-        with self._asking() as api:
+        with self._asking() as api, _alone(launch.key):
             found = self._find(api, launch.key) or self._create(api, launch)
             if found["State"] not in ("running", "paused"):
                 self._start(api, launch, found)
@@ -357,6 +358,18 @@ _hosts: dict[tuple[int, str, str], Host] = {}
 _pulls: "dict[tuple[str, str], Pull]" = {}
 _urls: dict[str, str] = {}  # where the server is that has last launched something
 _turn = threading.Lock()
+
+
+@contextmanager
+def _alone(key: str) -> Generator[None]:
+    """Have no other process or thread of this machine launch the same meanwhile.
+
+    What is laid into a container is not there at once, and may be read when it is half there.
+    """
+    place = _zipapp().parent / f"{blake2b(key.encode(), digest_size=1).hexdigest()}.lock"
+    with place.open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _ours(api: Any, label: str = _LABEL) -> list[dict[str, Any]]:
