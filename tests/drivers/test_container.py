@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from retarget.core.driver import Handle, Launch
+from retarget.core.driver import Driver, Handle, Launch, Phase, Screens
+from retarget.core.environments import Environment
+from retarget.core.errors import Invalid, LaunchRejected, NotReady, TargetUnreachable
 from retarget.drivers import connect as connect_to
 from retarget.drivers import container
-from retarget.testing import Connect, DriverContract
+from retarget.testing import Bench, Connect, DriverContract, Receiver
 from tests.testbeds.engines import IMAGE, Engine
 
 
@@ -99,3 +101,107 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+class TestSentences(InContainers, Bench):
+    """What goes wrong with containers is said as what it is."""
+
+    @pytest.fixture
+    def connect(self, docker: Engine) -> Iterator[Connect]:
+        yield from self.connected(docker)
+
+    def test_what_the_engine_has_is_told(self, driver: Driver) -> None:
+        facts = driver.check()
+        assert facts.nodes[0].cpus == os.cpu_count()
+        assert facts.details["engine"].startswith("docker ")
+
+    def test_too_much_memory_is_told_with_the_limit(
+        self, driver: Driver, receiver: Receiver
+    ) -> None:
+        greedy = "data = bytearray(300 << 20); print(len(data))"
+        launch = self.launch_of(receiver, "python", "-c", greedy, memory=64 << 20)
+        finished = self.run(driver, receiver, launch).finished
+        assert finished["outcome"] == "failed"
+        assert finished["reason"] == "out of memory: limit 64 MiB"
+
+    def test_cores_are_held_to(self, driver: Driver, receiver: Receiver) -> None:
+        spin = (
+            "import time; a, b = time.perf_counter(), time.process_time()\n"
+            "while time.perf_counter() < a + 2: pass\n"
+            "print(round(time.process_time() - b, 2))"
+        )
+        launch = self.launch_of(receiver, "python", "-c", spin, cpus=0.5)
+        used = float(self.run(driver, receiver, launch).stream())
+        assert used < 1.5  # of two seconds, on a machine that does nothing else
+
+    def test_an_image_that_is_nowhere_is_named(self, connect: Connect, receiver: Receiver) -> None:
+        launch = self.launch_of(
+            receiver, "true", environment={"kind": "image", "image": "localhost:1/no/image:1"}
+        )
+        self.started.remove(launch)
+        said: list[str] = []
+
+        def rejected() -> bool:
+            try:
+                connect().launch(launch)
+            except (NotReady, LaunchRejected) as error:
+                said.append(str(error))
+            return "cannot be had" in said[-1]
+
+        self.see(rejected)
+        assert "image 'localhost:1/no/image:1' is being pulled" in said[0]
+        assert "image 'localhost:1/no/image:1' cannot be had" in said[-1]
+
+    def test_an_image_without_python_is_named(self, receiver: Receiver, docker: Engine) -> None:
+        driver = connect_to(
+            "container", {"engine": docker.url, "image": IMAGE, "python": "python9"}
+        )
+        launch = self.launch_of(receiver, "true")
+        self.started.remove(launch)
+        with pytest.raises(LaunchRejected, match="has no Python for the runner"):
+            driver.launch(launch)
+        assert self.traces(Handle(launch.key)) == []
+
+    def test_an_engine_that_is_down_is_named(self, driver: Driver, docker: Engine) -> None:
+        driver.check()
+        docker.stop()
+        with pytest.raises(TargetUnreachable, match=r"engine at unix:.* does not answer"):
+            driver.check()
+        seen = driver.poll([Handle("anything")])[0]
+        assert seen.phase is Phase.SILENT
+        assert "does not answer" in seen.reason
+        docker.start()
+        assert driver.check().nodes
+
+    @pytest.mark.parametrize("network", ["host", "none", "bridge"])
+    def test_a_server_on_loopback_is_reached_from_every_network(
+        self, receiver: Receiver, docker: Engine, network: str
+    ) -> None:
+        driver = connect_to("container", {"engine": docker.url, "image": IMAGE, "network": network})
+        heard = self.run_shell(driver, receiver, "echo here")
+        assert heard.stream() == b"here\n"
+
+    def test_a_job_in_an_image_of_its_own(self, driver: Driver, receiver: Receiver) -> None:
+        heard = self.run_shell(
+            driver, receiver, "echo $0", environment={"kind": "image", "image": IMAGE}
+        )
+        assert heard.finished["outcome"] == "succeeded"
+
+    @pytest.mark.parametrize(
+        ("environment", "sentence"),
+        [
+            ({}, "image is missing"),
+            ({"kind": "image", "dockerfile": "Dockerfile", "context": "0" * 64}, "dockerfile"),
+        ],
+    )
+    def test_what_can_never_run_is_refused(
+        self, docker: Engine, environment: dict[str, Any], sentence: str
+    ) -> None:
+        driver = connect_to("container", {"engine": docker.url})
+        assert isinstance(driver, Screens)
+        with pytest.raises(Invalid, match=sentence):
+            driver.screen(Environment.model_validate(environment))
+
+    def test_an_engine_must_have_an_address(self) -> None:
+        with pytest.raises(Invalid, match=r"is not unix:///PATH, tcp://HOST:PORT"):
+            connect_to("container", {"engine": "docker"})

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,13 @@ from typing import Any
 import asyncssh
 import pytest
 
-from retarget.core.driver import Handle, Launch
+from retarget.core.driver import Driver, Handle, Launch, Phase
 from retarget.core.errors import Invalid, TargetUnreachable
 from retarget.core.targets import Facts
 from retarget.drivers import connect as connect_to
 from retarget.drivers import ssh
 from retarget.drivers._ssh import parse_place
-from retarget.testing import Connect, DriverContract
+from retarget.testing import Bench, Connect, DriverContract, Receiver
 from tests.testbeds.hosts import PASSWORD, Host, hosts_missing, machines
 from tests.testbeds.namespaces import need
 
@@ -248,3 +249,124 @@ def test_a_host_behind_another_is_reached_past_it(tmp_path: Path) -> None:
         facts = connect_to("ssh", config).check()
         assert facts.nodes[0].name == inner.address
         _release(config)
+
+
+class TestLosses(OnAHost, Bench):
+    """What is lost between here and a host is found again, and nothing of it twice."""
+
+    def _talking(self, driver: Driver, receiver: Receiver) -> tuple[Launch, Handle]:
+        talk = "i=0; while [ $i -lt 40 ]; do echo line $i; i=$((i+1)); sleep 0.1; done; exit 4"
+        launch = self.launch_of(receiver, "sh", "-c", talk)
+        handle = driver.launch(launch)
+        self.hear_line(receiver, launch)
+        return launch, handle
+
+    def _all_is_told(self, receiver: Receiver, launch: Launch) -> None:
+        heard = self.hear(receiver, launch, lambda heard: "finished" in heard.kinds)
+        assert heard.stream().decode().splitlines() == [f"line {n}" for n in range(40)]
+        assert heard.finished["exit_code"] == 4
+        assert heard.kinds.count("started") == 1
+
+    def test_an_agent_that_is_killed_is_replaced(self, driver: Driver, receiver: Receiver) -> None:
+        launch, _ = self._talking(driver, receiver)
+        for pid, words in self.host.processes():
+            if "agent" in words:
+                os.kill(pid, signal.SIGKILL)
+        self._all_is_told(receiver, launch)
+
+    def test_sshd_may_be_killed_and_come_back(self, driver: Driver, receiver: Receiver) -> None:
+        launch, handle = self._talking(driver, receiver)
+        self.host.kill_sshd()
+        self.see(lambda: driver.poll([handle])[0].phase is Phase.SILENT)
+        self.host.start_sshd()
+        self._all_is_told(receiver, launch)
+
+    def test_a_link_may_be_down_for_a_while(self, driver: Driver, receiver: Receiver) -> None:
+        launch, _ = self._talking(driver, receiver)
+        self.host.link_down()
+        time.sleep(6)  # longer than the script takes
+        self.host.link_up()
+        self._all_is_told(receiver, launch)
+
+    def test_a_host_that_was_rebooted_says_that_its_work_is_lost(
+        self, driver: Driver, receiver: Receiver
+    ) -> None:
+        launch, handle = self._talking(driver, receiver)
+        self.host.reboot()
+        self.wait(driver, handle, Phase.DEAD)
+        driver.launch(launch)
+        heard = self.hear(receiver, launch, lambda heard: "finished" in heard.kinds)
+        assert heard.finished["outcome"] == "lost"
+        assert heard.kinds.count("started") == 1
+
+
+class TestPool(Bench):
+    """Several hosts as one target."""
+
+    @pytest.fixture
+    def connect(self, lab: list[Host], tmp_path: Path) -> Iterator[Connect]:
+        self.hosts = lab
+        config = {
+            "hosts": [f"ml@{host.address}" for host in lab],
+            "key": lab[0].key.read_text(),
+            "root": f"~/{tmp_path.name}",
+            "timeout": 3,
+        }
+        yield lambda: connect_to("ssh", config)
+        _release(config)
+
+    def _shares(self, *numbers: int) -> list[dict[str, Any]]:
+        return [{"node": self.hosts[number].address} for number in numbers]
+
+    def test_a_host_that_does_not_answer_is_set_aside_and_taken_back(self, driver: Driver) -> None:
+        assert [node.reason for node in driver.check().nodes] == ["", "", ""]
+        self.hosts[1].kill_sshd()
+        reasons: list[str] = []
+
+        def noticed() -> bool:
+            reasons[:] = [node.reason for node in driver.check().nodes]
+            return reasons[1] != ""
+
+        self.see(noticed)
+        assert reasons[0] == reasons[2] == ""
+        self.see(lambda: "connection refused" in driver.check().nodes[1].reason)
+        self.hosts[1].start_sshd()
+        self.see(lambda: [node.reason for node in driver.check().nodes] == ["", "", ""])
+
+    def test_every_node_of_a_launch_knows_its_place(
+        self, driver: Driver, receiver: Receiver
+    ) -> None:
+        names = "RANK LOCAL_RANK NODE_RANK WORLD_SIZE MASTER_ADDR MASTER_PORT"
+        say = "echo " + " ".join(f"${name}" for name in names.split())
+        launch = self.launch_of(
+            receiver,
+            "sh",
+            "-c",
+            say,
+            nodes=2,
+            processes_per_node=2,
+            shares=self._shares(1, 2),
+        )
+        handle = driver.launch(launch)
+        self.finish(driver, handle)
+        streams = receiver.heard(launch.key).streams
+        said = {name: bytes(held).decode().split() for name, held in streams.items()}
+        port = said["rank-0"][5]
+        master = [self.hosts[1].address, port]
+        assert said["rank-0"] == ["0", "0", "0", "4", *master]
+        assert said["rank-1"] == ["1", "1", "0", "4", *master]
+        assert said["rank-2"] == ["2", "0", "1", "4", *master]
+        assert said["rank-3"] == ["3", "1", "1", "4", *master]
+        assert handle.endswith(f"@{self.hosts[1].address},{self.hosts[2].address}")
+
+    def test_a_silent_node_makes_the_launch_silent(
+        self, driver: Driver, receiver: Receiver
+    ) -> None:
+        launch = self.launch_of(receiver, "sleep", "60", nodes=2, shares=self._shares(0, 2))
+        handle = driver.launch(launch)
+        self.wait(driver, handle, Phase.RUNNING)
+        self.hosts[2].kill_sshd()
+        seen = self.wait(driver, handle, Phase.SILENT)
+        assert self.hosts[2].address in seen.reason
+        self.hosts[2].start_sshd()
+        self.wait(driver, handle, Phase.RUNNING)

@@ -85,6 +85,7 @@ class Host:
         self._enter = enter
         self._brings = brings
         self._server: tuple[str, int, bool] | None = None
+        self._doors: set[str] = set()
         self._link: Link | None = None
         self._reason = "it was never asked"
         self._keeper: asyncio.Task[None] | None = None
@@ -95,8 +96,9 @@ class Host:
         """Have the agent do something. TargetUnreachable, with the reason, when it cannot be."""
         return together([self.asking(do, patience=patience, **what)])[0]
 
-    def lead_to(self, url: str) -> None:
-        """Tell where the doors on the machine lead."""
+    def lead_to(self, url: str, door: str) -> None:
+        """Have a door on the machine that leads to a server, now and whenever there is a link."""
+        self._doors.add(door)
         parts = urlsplit(url)
         secure = parts.scheme == "https"
         port = parts.port or (443 if secure else 80)
@@ -174,6 +176,8 @@ class Host:
         self._link, self._reason = link, ""
         self._settle()
         work = asyncio.ensure_future(link.run())
+        doors = [{"do": "door", "name": door} for door in self._doors]
+        opening = asyncio.gather(*(_quietly(link.ask(door)) for door in doors))
         try:
             while not work.done() and _now() - link.heard < _SILENCE:
                 ping = asyncio.ensure_future(_quietly(link.ask({"do": "ping"})))
@@ -181,6 +185,7 @@ class Host:
                 ping.cancel()
         finally:
             self._link = None
+            opening.cancel()
             pipe.close()
             work.cancel()
 

@@ -315,8 +315,8 @@ class Driver:
         """Have an agent in the container, through which its runner reaches the server."""
         _urls[self._engine] = url
         host = self._host(key)
-        host.lead_to(url)
-        with suppress(TargetUnreachable):  # it is tried again and again
+        host.lead_to(url, _DOOR)
+        with suppress(TargetUnreachable):  # it is tried whenever there is a link
             together([host.asking("door", name=_DOOR, patience=10.0)])
 
     def _host(self, key: str) -> Host:

@@ -151,7 +151,8 @@ class Driver:
         door = self._door(launch.url)
         asked: list[Coroutine[Any, Any, Any]] = []
         for number, host in enumerate(hosts):
-            host.lead_to(launch.url)
+            if door:
+                host.lead_to(launch.url, door)
             told = self._told(launch, number, master or self.config.places[nodes[0]].host)
             node = {"linger": self.config.linger}
             asked.append(host.asking("launch", key=launch.key, told=told, node=node, door=door))
