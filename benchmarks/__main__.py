@@ -4,7 +4,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 
-from benchmarks import crowds, logs, snapshots, starting, tracking
+from benchmarks import crowds, elsewhere, logs, snapshots, starting, tracking
 from benchmarks.frame import CONSOLE, Row, line, show, write
 
 SUBJECTS: dict[str, Callable[[], Iterator[Row]]] = {
@@ -12,6 +12,7 @@ SUBJECTS: dict[str, Callable[[], Iterator[Row]]] = {
     "crowds": crowds.measure,
     "snapshots": snapshots.measure,
     "logs": logs.measure,
+    "elsewhere": elsewhere.measure,
     "tracking": tracking.measure,
 }
 

@@ -23,7 +23,7 @@ _COPY = "cp -r"
 
 
 def measure() -> Iterator[Row]:
-    folder = _folder()
+    folder = large_folder()
     with tempfile.TemporaryDirectory(dir=CACHE) as temporary:
         place = Path(temporary)
         numbers = iter(range(100))
@@ -68,7 +68,7 @@ def _submit(retarget: Retarget, folder: Path) -> float:
     return took
 
 
-def _folder() -> Path:
+def large_folder() -> Path:
     """Return the folder, made if it is not there: files of all sizes in folders of a hundred."""
     folder = CACHE / "folder"
     if folder.exists():
