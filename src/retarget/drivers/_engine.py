@@ -58,7 +58,8 @@ class Way:
 
     def _exec(self) -> socket.socket:
         api = self._client()
-        made = api.exec_create(self._container, self._command, stdin=True)
+        runner: list[str] = api.inspect_container(self._container)["Config"]["Entrypoint"]
+        made = api.exec_create(self._container, [*runner, *self._command], stdin=True)
         answer: Any = api.exec_start(made["Id"], socket=True)
         raw = getattr(answer, "_sock", answer)
         opened = socket.socket(fileno=socket.dup(raw.fileno()))

@@ -114,7 +114,7 @@ class Driver:
         request: dict[str, Any] = {
             "name": f"retarget-{launch.key}",
             "image": image,
-            "entrypoint": [self.config.python, "-I", "-S", _RUNNER],
+            "entrypoint": self._runner(image),
             "command": ["run", f"{_ROOT}/launches/{launch.key}"],
             "labels": {_LABEL: launch.key, "retarget.job": launch.name},
             "nano_cpus": int(launch.cpus * 1e9),
@@ -199,7 +199,7 @@ class Driver:
         plan = self.plan(launch)
         self._have_image(api, plan["image"])
         limits = {name: plan.pop(name) for name in _LIMITS if name in plan}
-        if limits["nano_cpus"] > api.info()["NCPU"] * 1e9:
+        if limits["nano_cpus"] > _cores(self._engine) * 1e9:
             del limits["nano_cpus"]  # it has all there are
         if cards := plan.pop("gpus", None):
             wanted = DeviceRequest(device_ids=cards, capabilities=[["gpu"]])
@@ -219,7 +219,8 @@ class Driver:
         return found
 
     def _start(self, api: Any, launch: Launch, found: dict[str, Any]) -> None:
-        if self._observe(api, Handle(launch.key), found).phase is Phase.EXITED:
+        begun = found["State"] not in ("created", "configured", "initialized")
+        if begun and self._observe(api, Handle(launch.key), found).phase is Phase.EXITED:
             return
         api.put_archive(found["Id"], "/", self._brings(launch))
         if launch.environment.kind != "user" and (
@@ -261,6 +262,15 @@ class Driver:
                 f"retarget/launches/{launch.key}/launch.json": json.dumps(told).encode(),
             }
         )
+
+    def _runner(self, image: str) -> list[str]:
+        """Return the command of a runner in an image.
+
+        Official images of Python come without compiled modules: what one container has compiled,
+        the next ones of that image need not compile again.
+        """
+        compiled = f"{_CACHE}/compiled/{blake2b(image.encode(), digest_size=8).hexdigest()}"
+        return [self.config.python, "-X", f"pycache_prefix={compiled}", "-I", "-S", _RUNNER]
 
     def _told(self, launch: Launch) -> dict[str, Any]:
         """Return the launch as one that is in its image already."""
@@ -323,7 +333,7 @@ class Driver:
         identity = os.getpid(), self._engine, key
         with _turn:
             if identity not in _hosts:
-                command = [self.config.python, "-I", "-S", _RUNNER, "agent", _ROOT]
+                command = ["agent", _ROOT]
                 way = Way(lambda: client(self._engine), f"retarget-{key}", command)
                 _hosts[identity] = Host(f"container {key[:12]}", way.enter, None)
             return _hosts[identity]
@@ -389,6 +399,11 @@ def _ending(api: Any, container: str, path: str) -> Observation:
         return Observation(phase=Phase.DEAD)
     except (ValueError, LookupError, TypeError, tarfile.TarError):
         return Observation(phase=Phase.EXITED, reason="what it wrote of its end cannot be read")
+
+
+@lru_cache(maxsize=64)
+def _cores(engine: str) -> int:
+    return int(client(engine).info()["NCPU"])
 
 
 def _port(key: str) -> int:

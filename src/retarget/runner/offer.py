@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from retarget.runner.folder import Folder
+from retarget.runner.folder import Folder, address
 
 TYPE_CHECKING = False  # `typing` itself takes 6 ms to import
 if TYPE_CHECKING:
@@ -26,10 +26,7 @@ def offer_tracking(folder: Folder, launch: dict[str, Any], cache: str, env: dict
         theirs = env.get("PYTHONPATH")
         env["PYTHONPATH"] = f"{theirs}{os.pathsep}{ours}" if theirs else ours
     contact = folder.read("launch.json")["contact"]
-    if contact.get("door"):
-        from retarget.runner.server import address
-
-        contact = dict(contact, url=address(contact))
+    contact = dict(contact, url=address(contact))
     if contact["url"] and "MLFLOW_TRACKING_URI" not in launch["env"]:
         _offer_mlflow(contact, launch, env)
         _pass_proxies(contact["url"], env)

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from retarget.runner.errors import Over, Refused, Unreachable
-from retarget.runner.folder import Folder
+from retarget.runner.folder import Folder, address
 
 _TIMEOUT = 30.0
 _CHUNK = 1 << 20
@@ -187,15 +187,6 @@ class Server:
             contact = self._folder.read("launch.json")["contact"]
             self._contact = dict(contact, url=address(contact))
         return self._contact
-
-
-def address(contact: dict[str, Any]) -> str:
-    """Return where the server is now: at the door that an agent keeps, if there is one."""
-    try:
-        with open(contact["door"], encoding="utf-8") as file:
-            return f"http://127.0.0.1:{int(json.load(file)['port'])}"
-    except (OSError, ValueError, LookupError, TypeError):
-        return str(contact["url"])
 
 
 def _take_kept(url: str) -> http.client.HTTPConnection | None:
