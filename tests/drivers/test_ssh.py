@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +18,9 @@ from retarget.drivers import connect as connect_to
 from retarget.drivers import ssh
 from retarget.drivers._ssh import parse_place
 from retarget.testing import Bench, Connect, DriverContract, Receiver
+from tests.runner.workshop import wheel
 from tests.testbeds.hosts import PASSWORD, Host, hosts_missing, machines
-from tests.testbeds.namespaces import need
+from tests.testbeds.namespaces import need, wait_until
 
 Check = Callable[..., tuple[Facts, dict[str, Any]]]
 
@@ -370,3 +372,97 @@ class TestPool(Bench):
         assert self.hosts[2].address in seen.reason
         self.hosts[2].start_sshd()
         self.wait(driver, handle, Phase.RUNNING)
+
+
+class TestEnvironments(OnAHost, Bench):
+    """What jobs need is brought to a host once."""
+
+    def test_an_environment_is_built_with_the_uv_that_was_brought_along(
+        self, driver: Driver, receiver: Receiver
+    ) -> None:
+        assert driver.check().nodes
+        built = wheel(self.host.home, "carried", "1.0")
+        inside = f"/root/{built.name}"
+        environment = {"kind": "system", "pip": [f"carried @ file://{inside}"]}
+        said: list[bytes] = []
+        for _ in range(2):
+            launch = self.launch_of(
+                receiver, "python", "-c", "import carried; print('ok')", environment=environment
+            )
+            heard = self.run(driver, receiver, launch)
+            assert heard.stream() == b"ok\n", heard.stream("prepare").decode()
+            said.append(heard.stream("prepare"))
+        assert b"building" in said[0]
+        assert said[1] == b""
+        uv = self.host.home / self.root.removeprefix("~/") / "bin/uv"
+        assert os.access(uv, os.X_OK)
+
+    def test_the_second_run_of_a_folder_fetches_nothing(
+        self, driver: Driver, receiver: Receiver
+    ) -> None:
+        snapshot = receiver.snapshot({"a.sh": b"cat data", "data": b"content\n"})
+        for _ in range(2):
+            launch = self.launch_of(receiver, "sh", "a.sh", snapshot=snapshot)
+            assert self.run(driver, receiver, launch).stream() == b"content\n"
+        asked = [each for each in receiver.requests if "blobs" in each]
+        changed = receiver.snapshot({"a.sh": b"cat data", "data": b"other\n"})
+        launch = self.launch_of(receiver, "sh", "a.sh", snapshot=changed)
+        assert self.run(driver, receiver, launch).stream() == b"other\n"
+        again = [each for each in receiver.requests if "blobs" in each]
+        assert len(asked) == 2  # the list of its files, and those that were not there
+        assert len(again) == 4
+
+
+class TestAsOpenSsh:
+    """What a user has told OpenSSH holds here, too."""
+
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+        folder = tmp_path / ".ssh"
+        folder.mkdir(mode=0o700)
+        return folder
+
+    def _check(self, **config: Any) -> Facts:
+        try:
+            return connect_to("ssh", config).check()
+        finally:
+            _release(config)
+
+    def test_a_host_of_its_configuration_is_found(self, folder: Path, lab: list[Host]) -> None:
+        (folder / "config").write_text(
+            f"Host gpu\n HostName {lab[0].address}\n User ml\n IdentityFile {lab[0].key}\n"
+        )
+        assert self._check(address="gpu").nodes[0].name == "gpu"
+
+    def test_a_jump_of_its_configuration_is_made(self, folder: Path, tmp_path: Path) -> None:
+        need(hosts_missing())
+        (place := tmp_path / "lab").mkdir()
+        with machines(2, where=place, behind=True) as (gate, inner):
+            (folder / "config").write_text(
+                f"Host *\n IdentityFile {gate.key}\n"
+                f"Host inner\n HostName {inner.address}\n ProxyJump root@{gate.address}\n User ml\n"
+            )
+            assert self._check(address="inner").nodes[0].cpus
+
+    def test_a_key_that_it_knows_to_be_another_is_refused(
+        self, folder: Path, lab: list[Host]
+    ) -> None:
+        (folder / "known_hosts").write_text(f"{lab[0].address} {lab[1].host_key}\n")
+        with pytest.raises(TargetUnreachable, match="its host key has changed"):
+            self._check(address=f"ml@{lab[0].address}", key=lab[0].key.read_text())
+
+    def test_its_agent_holds_the_key(
+        self, lab: list[Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        socket = tmp_path / "agent"
+        agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(socket)], stdout=subprocess.DEVNULL)
+        try:
+            wait_until(socket.exists, "the agent listens")
+            monkeypatch.setenv("SSH_AUTH_SOCK", str(socket))
+            subprocess.run(["ssh-add", "-q", str(lab[0].key)], check=True)
+            assert self._check(address=f"ml@{lab[0].address}").nodes[0].cpus
+        finally:
+            agent.terminate()
+            agent.wait()

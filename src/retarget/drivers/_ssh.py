@@ -119,7 +119,7 @@ class Way:
         jump: Any = self._login.jump
         if jump is None:
             kind: Any = asyncssh.SSHClientConnectionOptions
-            options = await kind.construct(host=self._place.host, known_hosts=None)
+            options = await kind.construct(config=(), host=self._place.host, tunnel=())
             jump = options.tunnel if isinstance(options.tunnel, str) else None
         return [parse_place(each) for each in jump.split(",")] if jump else []
 
