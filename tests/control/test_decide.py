@@ -3,7 +3,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retarget.control.decide import MOST_RESUMES, Need, on_ending, on_observation, on_report
+from retarget.control.decide import (
+    MOST_RESUMES,
+    Need,
+    on_ending,
+    on_observation,
+    on_report,
+    on_silence,
+)
 from retarget.core.driver import Observation, Phase
 from retarget.core.jobs import Attempt
 from retarget.core.states import LIVE, Event, JobState, advance
@@ -62,3 +69,28 @@ def test_what_left_no_trace_is_given_up() -> None:
     attempt = Attempt(key="k", job_id="a", number=1, target="local")
     assert on_observation(attempt, Observation(phase=Phase.GONE)) is Need.GIVE_UP
     assert on_observation(attempt, Observation(phase=Phase.RUNNING)) is Need.NOTHING
+
+
+def _silent(**change: Any) -> tuple[str | None, str]:
+    present = job("a", state=change.pop("state", JobState.RUNNING), attempt=1, retries=1, grace=10)
+    attempt = Attempt(key="a", job_id="a", number=1, target="lab", created=0.0, **change)
+    return on_silence(present, attempt, Observation(phase=Phase.SILENT, reason="lab2: down"), 1000)
+
+
+def test_a_silent_launch_is_given_up_only_after_its_fence_and_a_margin() -> None:
+    assert _silent(heard=1000 - 300 - 10 - 59.0, fence=300.0)[0] is None
+    lost, _ = _silent(heard=1000 - 300 - 10 - 61.0, fence=300.0)
+    assert lost == "lab2: down; nothing was heard of it for 371 s"
+
+
+def test_a_silent_launch_without_a_fence_is_waited_for_and_says_so() -> None:
+    lost, reason = _silent(heard=1.0)
+    assert lost is None
+    assert reason == ("lab2: down; its work goes on there unseen, and is reported when it answers")
+
+
+def test_a_canceled_job_is_not_kept_by_a_silent_node() -> None:
+    assert _silent(heard=980.0, state=JobState.CANCELING)[0] is None
+    assert _silent(heard=960.0, state=JobState.CANCELING)[0] == (
+        "canceled without an answer: lab2: down"
+    )

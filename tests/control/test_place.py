@@ -97,3 +97,24 @@ def test_no_node_is_ever_given_out_twice(asked: list[tuple[int, int, int]], node
     flags = [placement.starts for placement in decided]
     assert flags == sorted(flags, reverse=True)
     assert all(placement.starts or placement.reason for placement in decided)
+
+
+def test_a_node_that_is_set_aside_gets_nothing_and_is_named() -> None:
+    facts = machine(cpus=2, nodes=2)
+    silent = facts.nodes[1].model_copy(update={"reason": "timeout"})
+    facts = facts.model_copy(update={"nodes": (facts.nodes[0], silent)})
+    first, second = place([job("a", cpus=2), job("b", cpus=2)], [], facts)
+    assert [share.node for share in first.shares] == ["n0"]
+    assert second.reason == (
+        "waiting for 2 CPUs (0 of 2 free); held by a; n1 is set aside: timeout"
+    )
+    (gang,) = place([job("g", nodes=2)], [], facts)
+    assert gang.reason == "waiting for 2 free nodes; n1 is set aside: timeout"
+
+
+def test_with_every_node_set_aside_a_job_waits() -> None:
+    (node,) = machine().nodes
+    facts = Facts(nodes=(node.model_copy(update={"reason": "timeout"}),))
+    (waiting,) = place([job("a")], [], facts)
+    assert waiting.reason == "waiting for a node; n0 is set aside: timeout"
+    assert never_fits(job("a").spec, facts, "t") is None
