@@ -81,6 +81,7 @@ class Agent:
 
     def _do_facts(self) -> dict[str, Any]:
         self._machine.prepare()
+        _remove_old_runners()
         return dict(self._machine.facts(), address=_own_address(), uv=self._uv() is not None)
 
     def _do_launch(self, key: str, told: dict[str, Any], node: dict[str, Any], door: Any) -> None:
@@ -257,7 +258,19 @@ def _is_ours(writer: asyncio.StreamWriter) -> bool:
                     return int(fields[7]) in (os.getuid(), 0)
     except (OSError, IndexError):
         return True  # not Linux
-    return True
+    return False
+
+
+def _remove_old_runners() -> None:
+    """Remove runners of other versions that no server has used for long; each use is noted."""
+    here = os.path.dirname(sys.argv[0])
+    for name in os.listdir(here):
+        path = os.path.join(here, name)
+        try:
+            if name.startswith("runner-") and time.time() - os.stat(path).st_mtime > _OLD:
+                os.unlink(path)
+        except OSError:
+            pass  # another agent was faster
 
 
 def _own_address() -> str:

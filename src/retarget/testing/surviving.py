@@ -158,6 +158,22 @@ class SurvivingClauses(Bench):
         assert len(heard.stream().split()) == 1
         assert heard.outputs == {"outputs/kept": b"kept\n"}
 
+    def test_a_fenced_launch_ends_by_itself_when_no_server_is_reached(
+        self, driver: Driver, receiver: Receiver
+    ) -> None:
+        """So it may be tried elsewhere after that time, and never runs twice."""
+        launch = self.launch_of(receiver, "sh", "-c", "echo $$; sleep 60", fence=2.0)
+        handle = driver.launch(launch)
+        pid = int(self.hear_line(receiver, launch)[0])
+        receiver.stop()
+        self.see(lambda: not self.alive(pid))
+        receiver.start()
+        driver.launch(self.again(launch, receiver))
+        self.finish(driver, handle)
+        finished = receiver.heard(launch.key).finished
+        assert finished["outcome"] == "lost"
+        assert finished["reason"] == "no server was reached for 2 s"
+
     def test_a_launch_that_did_everything_is_not_taken_up_again(
         self, driver: Driver, receiver: Receiver
     ) -> None:
