@@ -48,4 +48,6 @@ def bed(
         monkeypatch.setenv(name, value)
     workshop.node["engine"] = bed.name
     yield bed
-    assert bed.containers() == []
+    left = bed.containers()
+    bed.clear()
+    assert left == []
