@@ -44,7 +44,9 @@ class Bed:
         return answer.stdout
 
     def containers(self) -> list[str]:
-        return self.ask("ps", "-a", "--format", "{{.Names}}").split()
+        """Name those that are there, and Podman's that only a build knows."""
+        also = ("--external",) if self.name == "podman" else ()
+        return self.ask("ps", "-a", *also, "--format", "{{.Names}}").split()
 
     def clear(self) -> None:
         """Leave nothing to the next test."""
