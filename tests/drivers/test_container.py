@@ -68,12 +68,14 @@ class InContainers:
         return found
 
 
+@pytest.mark.targets
 class TestDocker(InContainers, DriverContract):
     @pytest.fixture
     def connect(self, docker: Engine) -> Iterator[Connect]:
         yield from self.connected(docker)
 
 
+@pytest.mark.targets
 class TestPodman(InContainers, DriverContract):
     @pytest.fixture
     def connect(self, podman: Engine) -> Iterator[Connect]:

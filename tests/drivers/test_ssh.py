@@ -74,6 +74,7 @@ class OnAHost:
         return [path for path in folder.rglob("*") if key in path.name]
 
 
+@pytest.mark.targets
 class TestSsh(OnAHost, DriverContract):
     pass
 
