@@ -19,6 +19,7 @@ class InContainers:
     """Where the launches of these tests live, and how they are found there."""
 
     engine: Engine
+    patience = 60.0  # engines take their time when all processors are busy
     scripts_outlive_runners = False  # the runner is the first process of its container
 
     def connected(self, engine: Engine) -> Iterator[Connect]:
