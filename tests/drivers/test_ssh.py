@@ -29,8 +29,8 @@ class OnAHost:
     root: str
 
     @pytest.fixture
-    def connect(self, lab: list[Host], tmp_path: Path) -> Iterator[Connect]:
-        self.host = lab[0]
+    def connect(self, host: Host, tmp_path: Path) -> Iterator[Connect]:
+        self.host = host
         self.root = f"~/{tmp_path.name}"
         config = {
             "address": f"{self.host.user}@{self.host.address}",
@@ -108,10 +108,6 @@ class TestAttaching:
     """Each thing that can be wrong is said as what it is."""
 
     @pytest.fixture
-    def host(self, lab: list[Host]) -> Host:
-        return lab[0]
-
-    @pytest.fixture
     def check(self, host: Host) -> Iterator[Check]:
         used: list[dict[str, Any]] = []
 
@@ -152,7 +148,7 @@ class TestAttaching:
 
     def test_an_encrypted_key_needs_its_passphrase(self, check: Check, host: Host) -> None:
         key = asyncssh.import_private_key(host.key.read_text())
-        locked = key.export_private_key("openssh", passphrase="open sesame", rounds=16).decode()
+        locked = key.export_private_key("openssh", passphrase="open sesame", rounds=50).decode()
         with pytest.raises(TargetUnreachable, match="the key is encrypted: give its passphrase"):
             check(key=locked)
         with pytest.raises(TargetUnreachable, match="the passphrase is wrong"):
@@ -193,7 +189,7 @@ class TestAttaching:
             check(pins=learnt["pins"], timeout=19)
 
     def test_a_slow_login_is_slow_and_not_dead(self, check: Check, host: Host) -> None:
-        host.set_login_delay(5)
+        host.set_login_delay(2)
         assert check(timeout=60)[0].nodes
 
     @pytest.mark.parametrize(
