@@ -15,7 +15,7 @@ READY := .venv/.ready
 CLIENTS := $(patsubst %.in,%.txt,$(wildcard requirements/*.in benchmarks/requirements/*.in))
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help setup demo test check chaos soak fuzz docs bench pins clean mlflow-tests
+.PHONY: help setup demo test targets check chaos soak fuzz docs bench pins clean mlflow-tests
 
 help:  ## Show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,7 +35,11 @@ demo: setup  ## Train a small model on the local target and show what came out
 
 test: setup  ## Install what the tests need where possible, and run them
 	@scripts/test-parts.sh
-	$(BIN)/pytest -n 4 --dist worksteal -q
+	$(BIN)/pytest -n 4 --dist worksteal -q -m "not targets"
+
+targets: setup  ## Run every kind of target against the contract, on real hosts and engines
+	@scripts/test-parts.sh
+	$(BIN)/pytest -n 2 --dist worksteal -q -m targets
 
 check: setup  ## Format, lint, types, layers: exactly what CI runs first
 	$(BIN)/ruff format --check .

@@ -21,6 +21,7 @@ class InContainers:
     """Where the launches of these tests live, and how they are found there."""
 
     engine: Engine
+    patience = 60.0  # engines take their time when all processors are busy
     scripts_outlive_runners = False  # the runner is the first process of its container
 
     def connected(self, engine: Engine) -> Iterator[Connect]:
@@ -70,12 +71,14 @@ class InContainers:
         return found
 
 
+@pytest.mark.targets
 class TestDocker(InContainers, DriverContract):
     @pytest.fixture
     def connect(self, docker: Engine) -> Iterator[Connect]:
         yield from self.connected(docker)
 
 
+@pytest.mark.targets
 class TestPodman(InContainers, DriverContract):
     @pytest.fixture
     def connect(self, podman: Engine) -> Iterator[Connect]:

@@ -32,8 +32,8 @@ class OnAHost:
     root: str
 
     @pytest.fixture
-    def connect(self, lab: list[Host], tmp_path: Path) -> Iterator[Connect]:
-        self.host = lab[0]
+    def connect(self, host: Host, tmp_path: Path) -> Iterator[Connect]:
+        self.host = host
         self.root = f"~/{tmp_path.name}"
         config = {
             "address": f"{self.host.user}@{self.host.address}",
@@ -77,6 +77,7 @@ class OnAHost:
         return [path for path in folder.rglob("*") if key in path.name]
 
 
+@pytest.mark.targets
 class TestSsh(OnAHost, DriverContract):
     pass
 
@@ -108,10 +109,6 @@ def _read(path: Path) -> bytes:
 
 class TestAttaching:
     """Each thing that can be wrong is said as what it is."""
-
-    @pytest.fixture
-    def host(self, lab: list[Host]) -> Host:
-        return lab[0]
 
     @pytest.fixture
     def check(self, host: Host) -> Iterator[Check]:
@@ -154,7 +151,7 @@ class TestAttaching:
 
     def test_an_encrypted_key_needs_its_passphrase(self, check: Check, host: Host) -> None:
         key = asyncssh.import_private_key(host.key.read_text())
-        locked = key.export_private_key("openssh", passphrase="open sesame").decode()
+        locked = key.export_private_key("openssh", passphrase="open sesame", rounds=50).decode()
         with pytest.raises(TargetUnreachable, match="the key is encrypted: give its passphrase"):
             check(key=locked)
         with pytest.raises(TargetUnreachable, match="the passphrase is wrong"):
@@ -195,7 +192,7 @@ class TestAttaching:
             check(pins=learnt["pins"], timeout=19)
 
     def test_a_slow_login_is_slow_and_not_dead(self, check: Check, host: Host) -> None:
-        host.set_login_delay(5)
+        host.set_login_delay(2)
         assert check(timeout=60)[0].nodes
 
     @pytest.mark.parametrize(

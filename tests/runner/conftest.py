@@ -38,7 +38,9 @@ def podman_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     yield from own_podman(tmp_path_factory.mktemp("podman"))
 
 
-@pytest.fixture(params=["docker", "podman"])
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.targets) for name in ("docker", "podman")]
+)
 def bed(
     request: pytest.FixtureRequest, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Bed]:
@@ -48,4 +50,6 @@ def bed(
         monkeypatch.setenv(name, value)
     workshop.node["engine"] = bed.name
     yield bed
-    assert bed.containers() == []
+    left = bed.containers()
+    bed.clear()
+    assert left == []

@@ -2,10 +2,13 @@
 
 import json
 import os
+import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -19,6 +22,12 @@ from tests.runner.workshop import PATIENCE, Work, Workshop, wheel
 from tests.testbeds.engines import IMAGE
 
 IN_IMAGE = Environment(kind="image", image=IMAGE)
+
+
+@pytest.fixture
+def nap() -> str:
+    """How long this test's processes sleep, by which they are found: others run beside it."""
+    return f"1234.{uuid4().int % 10**12:012}"
 
 
 def run(workshop: Workshop, *command: str, **more: Any) -> Reports:
@@ -130,34 +139,37 @@ def test_a_cancel_is_heard_by_every_process_once_and_their_words_are_kept(
     assert time.monotonic() - began < 10
 
 
-def test_what_does_not_heed_a_cancel_is_killed(bed: Bed, workshop: Workshop) -> None:
-    script = "trap '' TERM; (setsid sleep 1234.5 &); echo ready; while :; do sleep 0.1; done"
+def test_what_does_not_heed_a_cancel_is_killed(bed: Bed, workshop: Workshop, nap: str) -> None:
+    script = f"trap '' TERM; (setsid sleep {nap} &); echo ready; while :; do sleep 0.1; done"
     work = start(workshop, "sh", "-c", script, grace=0.5)
     work.hear("output", b"ready")
     work.cancel()
     assert ending(work.finish())[0] == "canceled"
-    assert not find(b"1234.5")
+    assert not find(nap)
 
 
-def test_it_runs_out_of_time(bed: Bed, workshop: Workshop) -> None:
-    heard = run(workshop, "sleep", "1234.6", timeout=0.5)
+def test_it_runs_out_of_time(bed: Bed, workshop: Workshop, nap: str) -> None:
+    heard = run(workshop, "sleep", nap, timeout=0.5)
     assert ending(heard) == ("failed", "timed out: it ran longer than 0.5 s", 124)
-    assert not find(b"1234.6")
+    assert not find(nap)
 
 
-def test_nothing_is_left_when_the_script_leaves_daemons(bed: Bed, workshop: Workshop) -> None:
-    heard = run(workshop, "sh", "-c", "(env -i setsid sleep 1234.7 &); echo ended")
+def test_nothing_is_left_when_the_script_leaves_daemons(
+    bed: Bed, workshop: Workshop, nap: str
+) -> None:
+    heard = run(workshop, "sh", "-c", f"(env -i setsid sleep {nap} &); echo ended")
     assert ending(heard) == ("succeeded", "", 0)
-    assert not find(b"1234.7")
+    assert not find(nap)
 
 
-def test_a_runner_that_takes_over_ends_what_is_left(bed: Bed, workshop: Workshop) -> None:
-    work = start(workshop, "sh", "-c", "echo ready; (env -i setsid sleep 1234.8 &) ; sleep 1234.8")
+def test_a_runner_that_takes_over_ends_what_is_left(bed: Bed, workshop: Workshop, nap: str) -> None:
+    script = f"echo ready; (env -i setsid sleep {nap} &) ; sleep {nap}"
+    work = start(workshop, "sh", "-c", script)
     work.hear("output", b"ready")
     work.kill()
     heard = work.start().finish()
     assert ending(heard)[:2] == ("lost", "its runner was killed while the script ran")
-    assert not find(b"1234.8")
+    assert not find(nap)
 
 
 def test_ranks_have_a_container_each_and_find_each_other(bed: Bed, workshop: Workshop) -> None:
@@ -216,17 +228,31 @@ def test_a_dockerfile_that_fails_says_where(bed: Bed, workshop: Workshop) -> Non
     assert b"so far" in heard.stream("prepare")
 
 
-def test_a_build_can_be_canceled(bed: Bed, workshop: Workshop) -> None:
-    environment = built_from(workshop, f"FROM {IMAGE}\nRUN echo begun && sleep 1234.9\n")
+def test_a_build_can_be_canceled(bed: Bed, workshop: Workshop, nap: str) -> None:
+    environment = built_from(workshop, f"FROM {IMAGE}\nRUN echo begun && sleep {nap}\n")
     work = start(workshop, "true", environment=environment)
     work.hear("prepare", b"begun")
     work.cancel()
     assert ending(work.finish())[0] == "canceled"
-    deadline = time.monotonic() + PATIENCE
-    while find(b"1234.9") or bed.containers():
-        assert time.monotonic() < deadline, (find(b"1234.9"), bed.containers())
-        time.sleep(0.1)
+    gone(bed, nap)
     assert workshop.environments() == []
+
+
+def test_what_a_killed_build_left_goes_with_the_next(
+    bed: Bed, workshop: Workshop, nap: str
+) -> None:
+    environment = built_from(workshop, f"FROM {IMAGE}\nRUN echo begun && sleep {nap}\n")
+    first = start(workshop, "true", environment=environment)
+    first.hear("prepare", b"begun")
+    first.kill()
+    for pid in find(nap) + find(f"retarget-{environment.digest}"):
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    second = start(workshop, "true", environment=environment)
+    second.hear("prepare", b"begun")
+    second.cancel()
+    assert ending(second.finish())[0] == "canceled"
+    gone(bed, nap)
 
 
 def test_packages_are_put_on_top_of_an_image(bed: Bed, workshop: Workshop, tmp_path: Path) -> None:
@@ -306,12 +332,20 @@ def built_from(workshop: Workshop, dockerfile: str) -> Environment:
     return Environment(kind="image", dockerfile="Dockerfile", context=context)
 
 
-def find(words: bytes) -> list[str]:
+def gone(bed: Bed, words: str) -> None:
+    """Wait until no process has such words, and no container is there."""
+    deadline = time.monotonic() + PATIENCE
+    while find(words) or bed.containers():
+        assert time.monotonic() < deadline, (find(words), bed.containers())
+        time.sleep(0.1)
+
+
+def find(words: str) -> list[str]:
     """Name the processes of this machine that have such words in their command."""
     found: list[str] = []
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and words in (entry / "cmdline").read_bytes():
+            if entry.name.isdigit() and words.encode() in (entry / "cmdline").read_bytes():
                 found.append(entry.name)
         except OSError:
             continue

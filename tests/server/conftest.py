@@ -121,7 +121,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 @pytest.fixture
 def all_cpus(api: Api) -> Callable[[str], dict[str, Any]]:
     """Start a job that holds the whole machine until it is canceled."""
-    cpus = api.ask("GET", "/api/targets/local").json["facts"]["nodes"][0]["cpus"]
+    cpus = api.ask("POST", "/api/targets/local/check").json["facts"]["nodes"][0]["cpus"]
 
     def hold(name: str) -> dict[str, Any]:
         api.submit("sleep", "600", name=name, cpus=cpus)

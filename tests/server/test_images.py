@@ -80,7 +80,8 @@ def test_the_engine_is_among_the_facts_of_a_target(api_with_engine: Api) -> None
 
 def test_without_an_engine_an_image_is_refused_at_submit(tmp_path: Path) -> None:
     with serving(tmp_path / "home", PATH="/nowhere") as api:
-        assert api.ask("GET", "/api/targets/local").json["facts"]["details"]["engine"] == "none"
+        facts = api.ask("POST", "/api/targets/local/check").json["facts"]
+        assert facts["details"]["engine"] == "none"
         asked = {"command": ["true"], "environment": {"kind": "image", "image": IMAGE}}
         answer = api.ask("POST", "/api/jobs", asked)
     assert (answer.status, answer.json["field"]) == (422, "environment")

@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -70,26 +71,28 @@ def docker_engine(where: Path, *, live_restore: bool = False) -> Generator["Engi
     """Start dockerd. Unless it restores what lives, its end is that of its containers too."""
     # From the root: else it is below the group of these tests.
     parent = f"/rt{os.getpid()}-docker{next(_numbers)}"
-    (where / "daemon.json").write_text("{}")
-    daemon = [
-        *("dockerd", "--config-file", f"{where}/daemon.json", "-H", f"unix://{where}/socket"),
-        *("--data-root", f"{where}/data", "--exec-root", f"{where}/exec"),
-        *("--pidfile", f"{where}/pid", "--bip", "172.31.77.1/24"),
-        *("--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", parent),
-        *(("--live-restore",) if live_restore else ()),
-    ]
-    client = ["env", f"DOCKER_CONFIG={where}", "docker", "-H", f"unix://{where}/socket"]
     for stale in _cgroups("rt*-docker*"):
         if not Path("/proc", stale.name[2:].split("-")[0]).exists():
             _remove_cgroup(stale)
-    engine = Engine("docker", where, daemon, client)
-    try:
-        engine.start()
-        yield engine
-    finally:
-        engine.close()
-        for cgroup in _cgroups(parent[1:]):
-            _remove_cgroup(cgroup)
+    (where / "daemon.json").write_text("{}")
+    with short_folder() as short:
+        url = f"unix://{short}/socket"
+        daemon = [
+            *("dockerd", "--config-file", f"{where}/daemon.json", "-H", url),
+            *("--data-root", f"{where}/data", "--exec-root", f"{short}/exec"),
+            *("--pidfile", f"{where}/pid", "--bip", "172.31.77.1/24"),
+            *("--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", parent),
+            *(("--live-restore",) if live_restore else ()),
+        ]
+        client = ["env", f"DOCKER_CONFIG={where}", "docker", "-H", url]
+        engine = Engine("docker", where, url, daemon, client)
+        try:
+            engine.start()
+            yield engine
+        finally:
+            engine.close()
+            for cgroup in _cgroups(parent[1:]):
+                _remove_cgroup(cgroup)
 
 
 @contextmanager
@@ -97,12 +100,12 @@ def podman_engine(where: Path) -> Generator["Engine"]:
     """Start Podman's service. Its containers have parents of their own, and outlive it."""
     (where / "containers.conf").write_text(_PODMAN.format(where=where))
     conf = ["env", f"CONTAINERS_CONF={where}/containers.conf", "podman"]
-    # Podman takes no longer name than 50 characters for what it keeps until a reboot.
     stores = [f"--root={where}/root", "--runroot=/run/store", "--storage-driver=overlay"]
-    service = ["system", "service", "--time=0", f"unix://{where}/socket"]
-    client = [*conf, "--remote", "--url", f"unix://{where}/socket"]
-    with _sharing_cgroup("libpod_parent"):
-        engine = Engine("podman", where, [*conf, *stores, *service], client)
+    with _sharing_cgroup("libpod_parent"), short_folder() as short:
+        url = f"unix://{short}/socket"
+        service = ["system", "service", "--time=0", url]
+        client = [*conf, "--remote", "--url", url]
+        engine = Engine("podman", where, url, [*conf, *stores, *service], client)
         try:
             engine.start()
             yield engine
@@ -110,12 +113,24 @@ def podman_engine(where: Path) -> Generator["Engine"]:
             engine.close()
 
 
+@contextmanager
+def short_folder() -> Generator[Path]:
+    """Make a folder for what may have no long name, as those in the tests' own folders do.
+
+    A socket's has 107 characters at most, and that of what Podman keeps until a reboot 50.
+    """
+    with tempfile.TemporaryDirectory(prefix="rt", dir="/tmp") as folder:
+        yield Path(folder)
+
+
 class Engine:
     """An engine's daemon, its socket and its command."""
 
-    def __init__(self, name: str, where: Path, daemon: list[str], client: list[str]) -> None:
+    def __init__(
+        self, name: str, where: Path, url: str, daemon: list[str], client: list[str]
+    ) -> None:
         self.name = name
-        self.url = f"unix://{where}/socket"
+        self.url = url
         self.namespace = Namespace(_SETUP)
         self._where = where
         self._argv = daemon

@@ -24,6 +24,13 @@ def lab(worker_lab: list[Host]) -> Iterator[list[Host]]:
         host.restore()
 
 
+@pytest.fixture
+def host(worker_lab: list[Host]) -> Iterator[Host]:
+    """The first of them, for tests that need one and leave the others alone."""
+    yield worker_lab[0]
+    worker_lab[0].restore()
+
+
 @pytest.fixture(scope="session")
 def worker_docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     need(engines_missing("docker"))

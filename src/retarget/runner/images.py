@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Callable, Mapping
@@ -70,9 +71,13 @@ class Images:
         context = os.path.join(place, "context")
         self._fetch(wanted["context"], context)
         file = os.path.join(context, wanted["dockerfile"])
-        code, said = self._run(
-            [self._engine.path, "build", *_BUILD, "--tag", tag, "--file", file, context]
-        )
+        mark = Mark(self._engine, tag, file)
+        command = [self._engine.path, "build", *_BUILD, *mark.options]
+        mark.remove_containers()  # what a killed build left
+        try:
+            code, said = self._run([*command, "--tag", tag, "--file", file, context])
+        finally:
+            mark.remove_containers()
         if code != 0:
             what = wanted["dockerfile"]
             raise Unprepared(f"environment: {what} cannot be built: {engine_sentence(said)}")
@@ -126,6 +131,37 @@ class Images:
                 raise Unprepared(f"environment: its image cannot be kept: {engine_sentence(said)}")
         finally:
             self._engine.ask("rm", "-f", name)
+
+
+class Mark:
+    """Knows the containers that Podman works in while it builds an image, from those of others.
+
+    They stay when it is killed, and can have neither a name nor a label of ours; but each keeps
+    the options of its build, of which a secret that no step asks for changes nothing.
+    """
+
+    def __init__(self, engine: Engine, name: str, file: str) -> None:
+        self._engine = engine
+        self._secret = f"id={name},src={file}"
+        self.options = ["--secret", self._secret] if engine.kind == "podman" else []
+
+    def remove_containers(self) -> None:
+        if not self.options:
+            return
+        words = ("info", "--format", "{{.Store.GraphRoot}}/{{.Store.GraphDriverName}}-containers")
+        place = self._engine.ask(*words).stdout.strip()
+        listed = self._engine.ask("ps", "-a", "--external", "--no-trunc", "--format", "{{.ID}}")
+        for known in listed.stdout.split():
+            if self._is_on(os.path.join(place, known, "userdata", "buildah.json")):
+                self._engine.ask("rm", "-f", known)
+
+    def _is_on(self, path: str) -> bool:
+        try:
+            with open(path, encoding="utf-8") as file:
+                options = json.load(file)["CommonBuildOpts"]
+        except (OSError, ValueError, KeyError):
+            return False  # not a build's, or just gone
+        return self._secret in (options.get("Secrets") or [])
 
 
 def script(wanted: dict[str, Any], environ: Mapping[str, str]) -> str:

@@ -110,10 +110,12 @@ class Bench:
         return self.wait(driver, handle, Phase.EXITED, Phase.GONE)
 
     def wait(self, driver: Driver, handle: Handle, *phases: Phase) -> Observation:
-        deadline = time.monotonic() + self.patience
+        deadline = (asked := time.monotonic()) + self.patience
         while (seen := driver.poll([handle])[0]).phase not in phases:
-            assert time.monotonic() < deadline, f"{seen.phase}: {driver.diagnose(handle)}"
-            time.sleep(0.01)
+            now = time.monotonic()
+            assert now < deadline, f"{seen.phase}: {driver.diagnose(handle)}"
+            time.sleep(0.01 + now - asked)  # a poll may be much work, and is to hold up nobody
+            asked = time.monotonic()
         return seen
 
     def hear(

@@ -283,7 +283,7 @@ class RunningClauses(Bench):
         self, driver: Driver, receiver: Receiver
     ) -> None:
         """Launching again what looks dead is harmless; looking dead when it is not is untrue."""
-        launches = [self.launch_of(receiver, "sh", "-c", "sleep 0.2") for _ in range(5)]
+        launches = [self.launch_of(receiver, "sleep", "60") for _ in range(5)]
         for launch in launches:
             assert driver.poll([driver.launch(launch)])[0].phase in (Phase.PENDING, Phase.RUNNING)
 

@@ -18,6 +18,8 @@ open("outputs/end", "w").write("end")
 """
 _TALKED = "".join(f"line {n} {'x' * 2000}\n" for n in range(40)).encode()
 
+_UNTIL_ORPHANED = 'while [ "$(cut -d" " -f4 /proc/$$/stat)" = $PPID ]; do sleep 0.05; done'
+
 
 class SurvivingClauses(Bench):
     @pytest.mark.parametrize("elsewhere", [False, True], ids=["same port", "another port"])
@@ -128,13 +130,12 @@ class SurvivingClauses(Bench):
     def test_the_log_of_a_script_that_lost_its_runner_is_complete(
         self, driver: Driver, receiver: Receiver
     ) -> None:
-        launch = self.launch_of(
-            receiver, "sh", "-c", "echo before; sleep 0.7; printf after; kill $$"
-        )
+        script = f"echo before; {_UNTIL_ORPHANED}; printf after; kill $$"
+        launch = self.launch_of(receiver, "sh", "-c", script)
         handle = driver.launch(launch)
         self.hear_line(receiver, launch)
         self.kill_runner(driver, handle)
-        time.sleep(1)
+        self.see(lambda: not self.processes_of(launch))
         driver.launch(launch)
         self.finish(driver, handle)
         heard = receiver.heard(launch.key)
