@@ -106,6 +106,7 @@ def _read(path: Path) -> bytes:
         return b""
 
 
+@pytest.mark.targets
 class TestSentences(InContainers, Bench):
     """What goes wrong with containers is said as what it is."""
 

@@ -250,6 +250,7 @@ def test_a_host_behind_another_is_reached_past_it(tmp_path: Path) -> None:
         _release(config)
 
 
+@pytest.mark.targets
 class TestLosses(OnAHost, Bench):
     """What is lost between here and a host is found again, and nothing of it twice."""
 
@@ -299,6 +300,7 @@ class TestLosses(OnAHost, Bench):
         assert heard.kinds.count("started") == 1
 
 
+@pytest.mark.targets
 class TestPool(Bench):
     """Several hosts as one target."""
 
@@ -371,6 +373,7 @@ class TestPool(Bench):
         self.wait(driver, handle, Phase.RUNNING)
 
 
+@pytest.mark.targets
 class TestEnvironments(OnAHost, Bench):
     """What jobs need is brought to a host once."""
 

@@ -38,6 +38,7 @@ def everywhere(retarget: Cli, lab: list[Host], docker: Engine) -> Iterator[Cli]:
         assert gone.returncode == 0, gone.stderr
 
 
+@pytest.mark.targets
 def test_metrics_outputs_and_log_are_the_same_on_every_kind(
     everywhere: Cli, tmp_path: Path
 ) -> None:

@@ -303,13 +303,15 @@ class Driver:
             return
         except ImageNotFound:
             pass
-        pull = _pulls.setdefault((self._engine, image), Pull(self._engine, image))
-        if pull.error is not None:
-            _pulls.pop((self._engine, image), None)
-            raise LaunchRejected(f"image {image!r} cannot be had: {pull.error}")
+        with _turn:
+            pull = _pulls.get((self._engine, image))
+            if pull is None:
+                pull = _pulls[self._engine, image] = Pull(self._engine, image)
         if pull.thread.is_alive():
             raise NotReady(f"image {image!r} is being pulled{pull.progress}")
         _pulls.pop((self._engine, image), None)
+        if pull.error is not None:
+            raise LaunchRejected(f"image {image!r} cannot be had: {pull.error}")
 
     def _observe(self, api: Any, handle: str, found: dict[str, Any] | None) -> Observation:
         if found is None or found["State"] in ("removing", "dead"):
