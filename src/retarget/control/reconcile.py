@@ -64,6 +64,7 @@ class Loop:
         self._adopted: set[str] = set()  # attempts this server has told its address
         self._checked: dict[str, float] = {}  # when this server has last asked a target
         self._targets: dict[str, Target] = {}  # as they were read last
+        self._changed: set[str] = set()  # those that have had other settings since
         self._placements: dict[str, int] = {}  # on each of them, as far as this server knows
         self._read = (-1, -math.inf)  # after which change of theirs, and when
         self._polled = 0.0
@@ -101,8 +102,9 @@ class Loop:
         due = now - self._polled >= self._every
         targets = self._check_targets()
         live, reasons = self._place(targets, explain=due)
-        keys = {attempt.key for _, attempt in live}
-        self._adopted &= keys
+        keys = {attempt.key for _, attempt in live if attempt.target not in self._changed}
+        self._adopted &= keys  # what is on a target with other settings is looked for anew
+        self._changed.clear()
         for key in self._silent.keys() - keys:
             self._silent.pop(key, None)
         self._launch([pair for pair in live if pair[1].key not in self._adopted])
@@ -136,7 +138,13 @@ class Loop:
         now, changes = time.monotonic(), self._parts.targets.changes
         if changes != self._read[0] or now - self._read[1] >= self._every:
             self._read = changes, now
-            self._targets = {target.name: target for target in self._parts.targets.list()}
+            before, found = self._targets, self._parts.targets.list()
+            self._targets = {target.name: target for target in found}
+            self._changed |= {
+                each.name
+                for each in found
+                if each.name in before and each.config != before[each.name].config
+            }
             self._placements.clear()
         return list(self._targets.values())
 

@@ -1,0 +1,51 @@
+"""Targets whose settings change, or that go away, while jobs are on them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Cli
+from tests.testbeds.hosts import Host
+
+_TALK = "i=0; while [ $i -lt 30 ]; do echo line $i; i=$((i+1)); sleep 0.1; done"
+
+
+@pytest.fixture
+def attached(retarget: Cli, lab: list[Host]) -> Iterator[Cli]:
+    address = ("--address", f"ml@{lab[0].address}", "--key", lab[0].key)
+    made = retarget("target", "attach", "far", "--kind", "ssh", *address)
+    assert made.returncode == 0, made.stderr
+    yield retarget
+    retarget("target", "detach", "far", "--force")
+
+
+@pytest.mark.targets
+def test_settings_may_change_while_a_job_runs(attached: Cli, tmp_path: Path) -> None:
+    (folder := tmp_path / "code").mkdir()
+    words = ("--detach", "--name", "talk", "-t", "far", "--code", folder)
+    assert attached("run", *words, "--", "sh", "-c", _TALK).returncode == 0
+    changed = attached("target", "update", "far", "--fence", "400", "--timeout", "20")
+    assert changed.returncode == 0, changed.stderr
+    ended = attached("job", "wait", "talk", timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    log = attached("job", "logs", "talk").stdout
+    assert log.splitlines() == [f"line {n}" for n in range(30)]
+
+
+@pytest.mark.targets
+def test_a_target_with_a_job_goes_only_by_force_and_takes_it_along(
+    attached: Cli, lab: list[Host], tmp_path: Path
+) -> None:
+    (folder := tmp_path / "code").mkdir()
+    words = ("--detach", "--name", "sleeper", "-t", "far", "--code", folder)
+    assert attached("run", *words, "--", "sleep", "1000").returncode == 0
+    attached("job", "logs", "sleeper")
+    refused = attached("target", "detach", "far")
+    assert refused.returncode != 0
+    assert "sleeper" in refused.stderr
+    gone = attached("target", "detach", "far", "--force")
+    assert gone.returncode == 0, gone.stderr
+    shown = attached("job", "list").stdout
+    assert "failed" in shown
+    assert not [words for _, words in lab[0].processes() if words[:2] == ["sleep", "1000"]]
