@@ -29,13 +29,13 @@ def on_members(job: Job, members: Sequence[Member]) -> Verdict | None:
         return Verdict(E.STARTED, f"the script is running on {job.spec.nodes} nodes")
     if not everybody or any(each.exited is None for each in members):
         return None
-    reason = _reason(failed) if failed else "the script ended with exit code 0"
+    reason = reason_of(members) or "the script ended with exit code 0"
     if job.state in (S.PREPARING, S.RUNNING):
         return Verdict(E.EXITED, f"{reason}; collecting outputs and the end of the log")
     if all(each.finished for each in members):
         if failed is None:
             return on_ending(job, "succeeded", "", 0)
-        return on_ending(job, failed.outcome, _reason(failed), failed.exit_code)
+        return on_ending(job, failed.outcome, reason, failed.exit_code)
     return None
 
 
@@ -51,8 +51,10 @@ def first_failure(members: Sequence[Member]) -> Member | None:
     return min(own or ended, key=lambda each: each.exited or 0.0, default=None)
 
 
-def _reason(member: Member) -> str:
-    return f"node {member.node}: {member.reason}"
+def reason_of(members: Sequence[Member]) -> str:
+    """Say how an attempt failed, and on which node; empty when it did not."""
+    failed = first_failure(members)
+    return f"node {failed.node}: {failed.reason}" if failed else ""
 
 
 def _told(event: dict[str, Any], now: float) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import time
 from typing import Any, Literal
 
 from retarget.control.decide import Verdict, on_report
-from retarget.control.gang import hear, is_to_stop, on_members
+from retarget.control.gang import hear, is_to_stop, on_members, reason_of
 from retarget.control.parts import Parts
 from retarget.core.errors import Conflict, Gone, Invalid, NotFound
 from retarget.core.jobs import Attempt, Job, Member
@@ -113,7 +113,11 @@ def _take_member(
         )
         moves.append(Moved(verdict.event, moving))
         if verdict.event in _ENDS:
-            change |= {"ended": now, "exit_code": verdict.exit_code, "reason": verdict.reason}
+            change |= {
+                "ended": now,
+                "exit_code": verdict.exit_code,
+                "reason": reason_of(members) or verdict.reason,
+            }
             break
     _write(parts, job, attempt, moves, change)
     return after.confirmed, is_to_stop(moving, members)
