@@ -69,8 +69,7 @@ class Server:
         path = f"/outputs?node={self._node}" if self._node else "/outputs"
         return self._ask("POST", path, body, "kept", length=length).get("refused", [])
 
-    def download(self, digest: str, path: str) -> None:
-        part = f"{path}.{os.getpid()}.part"
+    def download(self, digest: str, path: str, part: str) -> None:
         response = self._request("GET", f"/blobs/{digest}")
         try:
             with open(part, "wb") as file:

@@ -25,6 +25,7 @@ class Blobs:
         self._cache = cache
         self._folders = [cache, *others]
         self._folder = folder
+        self._part = part_of(cache, folder)
         self._connected: Server | None = None
 
     def find(self, digest: str) -> str | None:
@@ -41,7 +42,7 @@ class Blobs:
         volume = 0
         for digest, size in missing.items():
             if size >= _SMALL:
-                self._server.download(digest, self._place(digest))
+                self._server.download(digest, self._place(digest), self._part)
                 continue
             batch.append(digest)
             volume += size
@@ -63,15 +64,19 @@ class Blobs:
     def _fetch_batch(self, digests: list[str]) -> None:
         for digest, content in self._server.download_many(digests):
             path = self._place(digest)
-            part = f"{path}.{os.getpid()}.part"
-            with open(part, "wb") as file:
+            with open(self._part, "wb") as file:
                 file.write(content)
-            os.rename(part, path)
+            os.rename(self._part, path)
 
     def _place(self, digest: str) -> str:
         folder = os.path.join(self._cache, digest[:2])
         os.makedirs(folder, exist_ok=True)
         return os.path.join(folder, digest)
+
+
+def part_of(cache: str, folder: Folder) -> str:
+    """Return the one file in which a launch has what is on its way, whichever runner fetches it."""
+    return os.path.join(cache, f"{os.path.basename(folder.path)}.part")
 
 
 def lay_out(digest: str, work: str, blobs: Blobs) -> None:

@@ -125,6 +125,7 @@ class Runner:
 
         One that was told to stop is not as it was: whoever told it may kill it yet.
         """
+        self._discard_part()
         self._journal.finish()
         if self._orders.listens or self._orders.stopped or _has_children():
             return False
@@ -136,6 +137,15 @@ class Runner:
             return False
         self._folder.release()
         return True
+
+    def _discard_part(self) -> None:
+        """Remove what a killed runner had on its way, if none after it had to fetch that."""
+        from retarget.runner.snapshot import part_of
+
+        try:
+            os.unlink(part_of(os.path.join(self._node["cache"], "blobs"), self._folder))
+        except OSError:
+            pass  # there is none, as usual
 
     # -- preparing
 
