@@ -125,7 +125,8 @@ class Runner:
 
         One that was told to stop is not as it was: whoever told it may kill it yet.
         """
-        self._discard_part()
+        if self._launch["snapshot"]:
+            self._discard_part()
         self._journal.finish()
         if self._orders.listens or self._orders.stopped or _has_children():
             return False
