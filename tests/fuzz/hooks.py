@@ -24,8 +24,9 @@ _KNOWN = {
 def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
     """Have some of what is only looked at be there, and leave that alone otherwise."""
     given: dict[str, str] = case.path_parameters or {}
-    if isinstance(case.body, dict) and case.body.get("kind") in _ELSEWHERE:
-        case.body["kind"] = "nowhere"  # nothing is asked of other machines
+    body: dict[str, Any] = case.body if isinstance(case.body, dict) else {}
+    if body.get("kind") in _ELSEWHERE:
+        body["kind"] = "nowhere"  # nothing is asked of other machines
     looks = case.method == "GET" or case.operation.definition.raw.get("operationId") == "set_alias"
     if case.path.startswith("/api/attempts/"):
         given["key"] = _ATTEMPT
