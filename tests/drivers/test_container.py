@@ -17,7 +17,6 @@ from retarget.drivers import container
 from retarget.testing import Bench, Connect, DriverContract, Receiver
 from tests.testbeds.engines import IMAGE, Engine
 
-
 # The SDK leaves a socket open for each time that an engine does not answer.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning"

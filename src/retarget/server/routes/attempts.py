@@ -46,7 +46,7 @@ class RunnerEvent(BaseModel):
 
 class Events(BaseModel):
     events: list[RunnerEvent]
-    node: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    node: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
 
 
 class Taken(BaseModel):
