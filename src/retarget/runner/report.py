@@ -6,8 +6,8 @@ import os
 import sys
 import threading
 import time
-from itertools import chain
-from typing import Any
+from itertools import chain, repeat
+from typing import Any, Iterator
 
 from retarget.runner.errors import Over, Refused, Unreachable
 from retarget.runner.files import open_plain
@@ -115,7 +115,7 @@ class Reporter:
         return True
 
     def _insist(self, step: Any, linger: float) -> bool:
-        pause, deadline = 0.05, time.monotonic() + linger
+        pauses, deadline = _pauses(), time.monotonic() + linger
         while True:
             try:
                 step()
@@ -126,8 +126,7 @@ class Reporter:
                 self._note(error)
                 if self._orders.terminated or time.monotonic() > deadline:
                     return False
-                time.sleep(pause)
-                pause = min(pause * 2, 2.0)
+                time.sleep(next(pauses))
 
     def _note(self, error: Exception) -> None:
         """Say in the runner's own log why nothing gets through, once for each reason."""
@@ -140,11 +139,11 @@ class Reporter:
                 pass  # that disk is full: it is the trouble
 
     def _work(self) -> None:
-        pause = 0.05
+        pauses = _pauses()
         while not self._ending.is_set():
             try:
                 self._round()
-                pause = 0.05
+                pauses = _pauses()
             except (Unreachable, OSError) as error:
                 if not self._folder.has("launch.json"):
                     self._orders.stop("canceled", "the folder of this launch was removed")
@@ -153,8 +152,7 @@ class Reporter:
                 if self._fence is not None and now() - self._reached > self._fence:
                     self._orders.stop("lost", f"no server was reached for {self._fence:g} s")
                     return
-                self._ending.wait(pause)
-                pause = min(pause * 2, 2.0)
+                self._ending.wait(next(pauses))
             except Over as over:
                 self._orders.stop("canceled", f"the server has given this attempt up: {over}")
                 return
@@ -240,6 +238,15 @@ class Reporter:
             if not self._node or stream.startswith("rank-")
             else f"node-{self._node}/{stream}"
         )
+
+
+def _pauses() -> Iterator[float]:
+    """Tell how long to wait before each new try: hardly at first, as a door may open any time."""
+    yield from repeat(0.01, 60)
+    pause = 0.1
+    while True:
+        yield pause
+        pause = min(pause * 2, 2.0)
 
 
 def now() -> float:
