@@ -23,7 +23,7 @@ from retarget.core.states import JobState
 from tests.chaos.processes import Process, kill_together, look, processes
 from tests.chaos.victim import starts_of
 
-Part = Literal["server", "runner", "script"]
+Part = Literal["server", "runner", "script", "host"]
 View = dict[str, Any]
 T = TypeVar("T")
 PATIENCE = 60.0
@@ -56,16 +56,19 @@ class Kill:
 
 
 class Arena:
+    target = "local"
+
     def __init__(self, root: Path) -> None:
         self.root = root
         self.home = Home(root / "home")
         self.records = root / "records"
+        self.records_there = str(self.records)  # as the scripts find them
         self.kills: list[Kill] = []
         self.canceled: set[str] = set()
         self._server: subprocess.Popen[bytes] | None = None
         self._log = root / "server.log"
         self._read = 0
-        self._snapshots: dict[int, str] = {}
+        self._snapshots: dict[tuple[int, bytes], str] = {}
         self.records.mkdir(parents=True)
 
     # -- the server
@@ -136,7 +139,7 @@ class Arena:
             with suppress(OSError):
                 self.call("POST", "/api/server/stop")
                 self.reap()
-        kill_together(self.processes())
+        kill_together(Arena.processes(self))  # those elsewhere end with their place
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         return json.loads(self.fetch(method, path, body) or b"null")
@@ -164,13 +167,17 @@ class Arena:
 
     # -- jobs
 
+    def attach(self) -> None:
+        """Make known where jobs of this arena run. The machine itself is known."""
+
     def submit(self, kind: str, **options: Any) -> Submitted:
         name = options.get("name") or f"{kind}-{new_id(time.time())[-10:]}"
         spec = {
             "name": name,
+            "target": self.target,
             "command": ["python", "-S", _SCRIPT, kind],
-            "snapshot": self._code(options.pop("files", 0)),
-            "env": {"CHAOS": str(self.records)},
+            "snapshot": self._code(options.pop("files", 0), options.pop("bulk", b"")),
+            "env": {"CHAOS": self.records_there},
             "grace": 0.3,
             "cpus": 0.5,
         }
@@ -180,7 +187,7 @@ class Arena:
             name=name,
             kind=kind,
             retries=options.get("retries", 0),
-            ranks=options.get("processes_per_node", 1),
+            ranks=options.get("processes_per_node", 1) * options.get("nodes", 1),
         )
 
     def cancel(self, job: Submitted) -> bool:
@@ -217,31 +224,46 @@ class Arena:
         """Let a `hold` script come to its end."""
         (self.records / f"gate.{job.name}").touch()
 
-    def _code(self, files: int) -> str:
-        """Return the snapshot of the script, with so many other files that take time to lay out."""
-        if files not in self._snapshots:
+    def _code(self, files: int, bulk: bytes) -> str:
+        """Return the snapshot of the script, with so many other files that take time to lay out.
+
+        `bulk` is one more, that takes time to be fetched where it has never been.
+        """
+        if (files, bulk) not in self._snapshots:
             code = VICTIM.read_bytes()
-            digest = digest_bytes(code)
             names = [_SCRIPT, *(f"data/{number}" for number in range(files))]
-            manifest = Manifest(tuple(Entry(name, len(code), digest) for name in names))
-            for blob in (code, manifest.encode()):
+            entries = [Entry(name, len(code), digest_bytes(code)) for name in names]
+            if bulk:
+                entries.insert(0, Entry("bulk", len(bulk), digest_bytes(bulk)))
+            manifest = Manifest(tuple(sorted(entries, key=lambda entry: entry.path)))
+            for blob in filter(None, (code, bulk, manifest.encode())):
                 self.call("PUT", f"/api/blobs/{digest_bytes(blob)}", blob)
-            self._snapshots[files] = manifest.digest
-        return self._snapshots[files]
+            self._snapshots[files, bulk] = manifest.digest
+        return self._snapshots[files, bulk]
 
     def starts(self, job: Submitted) -> int:
         """Return how often its script was started."""
         return starts_of(self.records, job.name)
 
+    def size_of(self, job: Submitted) -> int:
+        """Return how much the scripts of its present launch have said, heard or not."""
+        launch = self.launch_of(job)
+        assert launch is not None
+        return sum(each.stat().st_size for each in self.records.glob(f"{launch.name}.*"))
+
     # -- launches on disk
 
-    @property
-    def launches(self) -> Path:
-        return self.home.target("local") / "launches"
+    def launches(self) -> list[Path]:
+        """List the folders of launches, hidden ones too."""
+        return list((self.home.target("local") / "launches").glob("*"))
+
+    def folder_of(self, runner: Process) -> Path:
+        """Return the folder that a runner works on, as it is seen from here."""
+        return Path(runner.command[5])
 
     def launch_of(self, job: Submitted) -> Path | None:
         """Return the folder of the job's present launch."""
-        for folder in sorted(self.launches.glob("*"), reverse=True):
+        for folder in sorted(self.launches(), key=lambda each: each.name, reverse=True):
             with suppress(OSError, ValueError):
                 told = json.loads((folder / "launch.json").read_text())
                 if told["launch"]["job"] == job.id:
@@ -278,8 +300,11 @@ class Arena:
         folder = self.launch_of(job)
         if folder is None:
             return []
-        tail = ("run", str(folder))
-        return [each for each in self.processes() if each.command[4:6] == tail]
+        return [
+            each
+            for each in self.processes()
+            if each.command[4:5] == ("run",) and Path(each.command[5]).name == folder.name
+        ]
 
     def nurseries(self) -> list[Process]:
         """List what forks runners for the server, and the runners that wait there for work."""
@@ -316,51 +341,58 @@ class Arena:
             "server": lambda: [each for each in [look(self.pid)] if each is not None],
             "runner": lambda: self.runners(job),
             "script": lambda: self.scripts(job) if scripts is None else scripts,
+            "host": lambda: [],  # only silent
         }
         found: list[tuple[Part, Process]] = [
             (part, each) for part in parts for each in meant[part]()
         ]
+        folders = {each.pid: self.folder_of(each) for part, each in found if part == "runner"}
         hit = kill_together(each for _, each in found)
         if "server" in parts:
             self.reap()
-        kills = [self._told(part, each, job) for part, each in found if each in hit]
+        kills = [
+            self.account_of(each, job, folders[each.pid])
+            if part == "runner"
+            else _kill_of(part, each, job)
+            for part, each in found
+            if each in hit
+        ]
         self.kills += kills
         return kills
 
-    def _told(self, part: Part, process: Process, job: Submitted) -> Kill:
-        launch = process.environ.get("RETARGET_LAUNCH", "")
-        if part != "runner":
-            return Kill(part, job.id, launch, rank=int(process.environ.get("RANK", "0")))
-        folder = Path(process.command[5])
+    def account_of(self, runner: Process, job: Submitted, folder: Path) -> Kill:
+        """Return the kill of a runner, with how far it had come by what it has written down."""
         events, own = self.journal(folder), False
         started = decided = False
         for event in events:
             if event["kind"] == "preparing":
-                own = event["pid"] == process.pid
+                own = event["pid"] == runner.inner
             started |= own and event["kind"] == "starting"
             decided |= event["kind"] in ("clearing", "exited") and event["outcome"] != "lost"
-        return Kill(part, job.id, folder.name, started=started, decided=decided)
+        return Kill("runner", job.id, folder.name, started=started, decided=decided)
 
     # -- what must not remain
 
     def settle(self) -> None:
         """See that nothing of ended jobs remains, or fail and name it."""
         deadline = time.monotonic() + 15
-        while (left := self._remains()) and time.monotonic() < deadline:
+        while (left := self.remains()) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not left, f"these remain: {left}"
         assert not (said := self.complaints()), said
 
-    def _remains(self) -> list[str]:
-        here = [each for each in self.processes() if not self._is_server(each)]
-        left = [str(each) for each in here if not self._is_its_nursery(each)]
-        left += [f"launch {each.name}" for each in self.launches.glob("*")]
-        left += [f"launch {each.name}" for each in self.launches.glob(".*")]
+    def remains(self) -> list[str]:
+        left = [str(each) for each in self.processes() if not self.may_stay(each)]
+        left += [f"launch {each.name}" for each in self.launches()]
         for where, _, names in os.walk(self.home.root):
             paths = [Path(where, name) for name in names]
             left += [f"temporary file {path}" for path in paths if _is_temporary(path)]
             left += [f"lock {path}" for path in paths if self._is_locked(path)]
         return left
+
+    def may_stay(self, process: Process) -> bool:
+        """Tell whether it is there for the server, and not for a job."""
+        return self._is_server(process) or self._is_its_nursery(process)
 
     def _is_locked(self, path: Path) -> bool:
         return path.suffix == ".lock" and path != self.home.server_lock and is_held(path)
@@ -380,6 +412,11 @@ class Arena:
         with suppress(OSError, ValueError):
             return self.pid == self._server.pid
         return False
+
+
+def _kill_of(part: Part, process: Process, job: Submitted) -> Kill:
+    launch = process.environ.get("RETARGET_LAUNCH", "")
+    return Kill(part, job.id, launch, rank=int(process.environ.get("RANK", "0")))
 
 
 def _is_temporary(path: Path) -> bool:

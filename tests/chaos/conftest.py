@@ -1,14 +1,20 @@
 """`--kills N` random rounds, from `--seed`; an arena that outlives a test that went well."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import TypeVar, cast
 
 import pytest
 
 from tests.chaos.arena import Arena
+from tests.chaos.places import InContainers, OnHosts
+from tests.testbeds.engines import Engine, docker_engine, engines_missing
+from tests.testbeds.hosts import Host
+from tests.testbeds.namespaces import need
 
 _KILLS = 10  # rounds of a plain `make test`
 _failed = pytest.StashKey[bool]()
+T = TypeVar("T", bound=Arena)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,22 +41,33 @@ def pytest_runtest_makereport(
 
 
 class Arenas:
-    """The one arena of this worker, replaced after a failure."""
+    """The arenas of this worker, one for each place, replaced after a failure."""
 
     def __init__(self, factory: pytest.TempPathFactory) -> None:
         self._factory = factory
-        self._present: Arena | None = None
+        self._present: dict[str, Arena] = {}
 
-    def get(self) -> Arena:
-        if self._present is None:
-            self._present = Arena(self._factory.mktemp("arena"))
-            self._present.start()
-        return self._present
+    def get(self, place: str, make: Callable[[Path], T]) -> T:
+        if place not in self._present:
+            arena = self._present[place] = make(self._factory.mktemp("arena"))
+            arena.start()
+            arena.attach()
+        found = self._present[place]
+        return cast(T, found)
 
-    def drop(self) -> None:
-        if self._present is not None:
-            self._present.close()
-            self._present = None
+    def drop(self, *places: str) -> None:
+        for place in places or list(self._present):
+            if place in self._present:
+                self._present.pop(place).close()
+
+    def used(
+        self, place: str, make: Callable[[Path], T], request: pytest.FixtureRequest
+    ) -> Iterator[T]:
+        """Lend one to a test, and keep it if that leaves it well."""
+        arena = self.get(place, make)
+        yield arena
+        if request.node.stash.get(_failed, False) or not arena.is_up:
+            self.drop(place)
 
 
 @pytest.fixture(scope="session")
@@ -63,10 +80,47 @@ def arenas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arenas]:
 @pytest.fixture
 def arena(arenas: Arenas, request: pytest.FixtureRequest) -> Iterator[Arena]:
     """A home with a running server, shared by tests as long as they leave it well."""
-    arena = arenas.get()
-    yield arena
-    if request.node.stash.get(_failed, False) or not arena.is_up:
-        arenas.drop()
+    yield from arenas.used("local", Arena, request)
+
+
+@pytest.fixture
+def on_hosts(lab: list[Host], arenas: Arenas, request: pytest.FixtureRequest) -> Iterator[OnHosts]:
+    """An arena whose jobs run on hosts with SSH."""
+    yield from arenas.used("hosts", lambda root: OnHosts(root, lab), request)
+
+
+@pytest.fixture
+def on_docker(
+    docker: Engine, arenas: Arenas, request: pytest.FixtureRequest
+) -> Iterator[InContainers]:
+    """An arena whose jobs run in Docker's containers."""
+    yield from arenas.used("docker", lambda root: InContainers(root, docker), request)
+
+
+@pytest.fixture
+def on_podman(
+    podman: Engine, arenas: Arenas, request: pytest.FixtureRequest
+) -> Iterator[InContainers]:
+    """An arena whose jobs run in Podman's containers."""
+    yield from arenas.used("podman", lambda root: InContainers(root, podman), request)
+
+
+@pytest.fixture(scope="session")
+def worker_live_docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    need(engines_missing("docker"))
+    with docker_engine(tmp_path_factory.mktemp("live"), live_restore=True) as engine:
+        engine.load_image()
+        yield engine
+
+
+@pytest.fixture
+def on_live_docker(
+    worker_live_docker: Engine, arenas: Arenas, request: pytest.FixtureRequest
+) -> Iterator[InContainers]:
+    """An arena whose jobs run in containers of a dockerd that restores what lives."""
+    engine = worker_live_docker
+    yield from arenas.used("live docker", lambda root: InContainers(root, engine), request)
+    engine.restore()
 
 
 @pytest.fixture

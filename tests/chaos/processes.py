@@ -11,6 +11,7 @@ from pathlib import Path
 @dataclass(frozen=True)
 class Process:
     pid: int
+    inner: int  # what it is called in its own namespace
     parent: int
     state: str
     started: str
@@ -44,6 +45,7 @@ def look(pid: int) -> Process | None:
         fields = stat[stat.rindex(")") + 2 :].split()
         command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
         environ = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+        status = (folder / "status").read_text(errors="replace")
     except OSError:
         return None  # it has just ended, or is somebody else's
     where = ""
@@ -52,6 +54,7 @@ def look(pid: int) -> Process | None:
     pairs = (word.partition("=") for word in environ if "=" in word)
     return Process(
         pid=pid,
+        inner=int(status.partition("\nNSpid:")[2].partition("\n")[0].split()[-1]),
         parent=int(fields[1]),
         state=fields[0],
         started=fields[19],

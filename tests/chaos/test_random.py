@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from tests.chaos.arena import Arena, Part, Submitted
+from tests.chaos.places import OnHosts
+from tests.chaos.test_hosts import BREAKS
 from tests.chaos.truth import check
 
 pytestmark = pytest.mark.chaos
@@ -40,9 +42,13 @@ PARTS: list[tuple[Part, ...]] = [
 ]
 
 
-def test_a_round(arena: Arena, seed: int) -> None:
+PLACES = ["arena"] * 5 + ["on_hosts"] * 2 + ["on_docker"]
+
+
+def test_a_round(seed: int, request: pytest.FixtureRequest) -> None:
     chance = random.Random(seed)
-    count = chance.choice([1, 1, 1, 2, 3])
+    arena: Arena = request.getfixturevalue(chance.choice(PLACES))
+    count = 1 if isinstance(arena, OnHosts) else chance.choice([1, 1, 1, 2, 3])
     jobs = [_submit(arena, chance) for _ in range(count)]
     for _ in range(chance.choice([1, 1, 2])):
         job = chance.choice(jobs)
@@ -78,6 +84,9 @@ def _disturb(arena: Arena, chance: random.Random, job: Submitted) -> None:
     if chance.random() < 0.2:
         arena.cancel(job)
         time.sleep(chance.random() * 0.3)
+    if isinstance(arena, OnHosts) and chance.random() < 0.7:
+        chance.choice(list(BREAKS.values()))(arena, job)
+        return
     arena.kill(parts, job)
     if "server" in parts:
         time.sleep(away)

@@ -1,5 +1,6 @@
 """What must hold for every job, whatever was killed: compared with what its script wrote down."""
 
+import re
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -12,6 +13,7 @@ from tests.chaos.victim import ARTIFACT, OUTPUTS, STEP, TRACKS, WRITES, content
 
 LOST = "its runner was killed while the script ran"
 KILLED = "was killed by SIGKILL"
+_NODE = re.compile(r"^node \d+: ")  # who of several said it
 _FINAL = {"succeeded", "failed", "canceled"}
 
 
@@ -71,8 +73,10 @@ def _outcome(attempt: dict[str, Any], view: dict[str, Any]) -> str:
     if KILLED in reason:
         assert code == 137
         return "killed"
-    if reason in (LOST, "its runner was killed while the script was being started"):
+    if _NODE.sub("", reason) in (LOST, "its runner was killed while the script was being started"):
         return "lost"
+    if "nothing was heard of it for" in reason:
+        return "silent"
     if reason == "canceled":
         return "canceled"
     return f"exit {code}" if f"exit code {code}" in reason else f"{reason} ({view['reason']})"
@@ -84,7 +88,9 @@ def _allowed(arena: Arena, job: Submitted, launch: str) -> set[str]:
     natural = "exit 3" if fails else "exit 0"
     kills = [kill for kill in arena.kills if kill.job == job.id and kill.launch == launch]
     finished = {(line[0], line[1]) for line in _lines(arena, "finished")}
-    if any(kill.part == "runner" and kill.started and not kill.decided for kill in kills):
+    if any(kill.part == "host" for kill in kills):
+        allowed = {"silent"}
+    elif any(kill.part == "runner" and kill.started and not kill.decided for kill in kills):
         allowed = {"lost"}
     elif any(kill.part == "script" for kill in kills):
         whole = {(launch, str(rank)) for rank in range(job.ranks)} <= finished

@@ -1,9 +1,9 @@
 """What the jobs of this suite run: `python victim.py KIND`. Keeps its own record of what it did.
 
 Standard library only. The folder in CHAOS is outside of the work folder: `starts` has a line for
-every start, `finished` one for every script that came to its end, and a file for every launch and
-rank has the bytes that went to stdout, each written there first. A file `track.LAUNCH.RANK` has a
-byte for every call of `track.log` that has returned.
+every start with its time, `finished` one for every script that came to its end, and a file for
+every launch and rank has the bytes that went to stdout, each written there first. A file
+`track.LAUNCH.RANK` has a byte for every call of `track.log` that has returned.
 """
 
 import os
@@ -36,6 +36,8 @@ def content(path: str) -> bytes:
 
 
 def main(kind: str) -> int:
+    if kind == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     note("starts")
     if kind == "family":
         _start_family()
@@ -52,8 +54,8 @@ def main(kind: str) -> int:
 
 def note(name: str) -> None:
     """Add a line about this launch and rank."""
-    line = f"{os.environ['RETARGET_LAUNCH']} {os.environ['RANK']} {os.environ['RETARGET_JOB']}\n"
-    _append(_records() / name, line.encode())
+    words = (os.environ[name] for name in ("RETARGET_LAUNCH", "RANK", "RETARGET_JOB"))
+    _append(_records() / name, f"{' '.join(words)} {time.time():.3f}\n".encode())
 
 
 def say(piece: bytes) -> None:
@@ -91,7 +93,7 @@ def _pieces(kind: str) -> Iterator[bytes]:
     elif kind == "binary":
         yield bytes(range(256)) + b"\xff\xfe\x00\r\n\x1b[31m\xc3"
         yield source.randbytes(10_000)
-    elif kind in ("hold", "late"):
+    elif kind in ("hold", "late", "deaf"):
         yield from _ticks(_records() / f"gate.{os.environ['RETARGET_JOB']}")
     else:
         for number in range(source.randrange(1, 20)):

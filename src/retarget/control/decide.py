@@ -12,7 +12,7 @@ MOST_RESUMES = 20  # a runner that dies this often is not going to live
 
 # Seconds beyond its fence after which a launch has surely been ended by its runner: a request that
 # was under way at first, the end of its processes, and clocks that are not quite alike.
-_MARGIN = 60.0
+MARGIN = 60.0
 _UNHEARD = 30.0  # seconds of silence after which a canceled job is not waited for
 
 S, E = JobState, Event
@@ -82,7 +82,7 @@ def on_silence(job: Job, attempt: Attempt, seen: Observation, now: float) -> tup
     """
     silent = now - (attempt.heard or attempt.created)
     if attempt.fence is not None:
-        patience = attempt.fence + job.spec.grace + _MARGIN
+        patience = attempt.fence + job.spec.grace + MARGIN
         if silent > patience:
             return f"{seen.reason}; nothing was heard of it for {silent:.0f} s", ""
     if job.state is S.CANCELING and silent > _UNHEARD:
