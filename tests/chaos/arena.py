@@ -259,7 +259,7 @@ class Arena:
 
     def folder_of(self, runner: Process) -> Path:
         """Return the folder that a runner works on, as it is seen from here."""
-        return Path(runner.command[5])
+        return Path(runner.told[1])
 
     def launch_of(self, job: Submitted) -> Path | None:
         """Return the folder of the job's present launch."""
@@ -303,12 +303,12 @@ class Arena:
         return [
             each
             for each in self.processes()
-            if each.command[4:5] == ("run",) and Path(each.command[5]).name == folder.name
+            if each.told[:1] == ("run",) and Path(each.told[1]).name == folder.name
         ]
 
     def nurseries(self) -> list[Process]:
         """List what forks runners for the server, and the runners that wait there for work."""
-        return [each for each in self.processes() if each.command[4:5] == ("nursery",)]
+        return [each for each in self.processes() if each.told[:1] == ("nursery",)]
 
     def scripts(self, job: Submitted) -> list[Process]:
         """List the main processes of a job, one for each rank."""

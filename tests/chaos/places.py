@@ -36,8 +36,8 @@ class OnHosts(Arena):
 
     def attach(self) -> None:
         first, *others = (f"{host.user}@{host.address}" for host in self.hosts)
-        config = {"key": self.host.key.read_text(), "linger": 30}
-        pool = {"hosts": others, "fence": FENCE, "timeout": 5}
+        config = {"key": self.host.key.read_text(), "linger": 30, "timeout": 5}
+        pool = {"hosts": others, "fence": FENCE}
         for name, more in (("lab", {"address": first}), ("pool", pool)):
             new = {"name": name, "kind": "ssh", "config": config | more}
             self.call("POST", "/api/targets", new)
@@ -51,7 +51,7 @@ class OnHosts(Arena):
         host = next(
             host for host, there in zip(self.hosts, pids, strict=True) if runner.pid in there
         )
-        return host.path(runner.command[5])
+        return host.path(runner.told[1])
 
     def processes(self) -> list[Process]:
         pids = [pid for host in self.hosts for pid, _ in host.processes()]
@@ -60,8 +60,8 @@ class OnHosts(Arena):
 
     def agents(self, host: Host | None = None) -> list[Process]:
         """List the hands of the server on a host."""
-        found = [look(pid) for pid, argv in (host or self.host).processes() if _is_agent(argv)]
-        return [each for each in found if each is not None and each.is_alive]
+        found = [look(pid) for pid, _ in (host or self.host).processes()]
+        return [each for each in found if each is not None and each.is_alive and _is_agent(each)]
 
     def may_stay(self, process: Process) -> bool:
         agents = [agent.pid for host in self.hosts for agent in self.agents(host)]
@@ -81,7 +81,7 @@ class OnHosts(Arena):
         work = [each for each in self.processes() if each.pid in there and not _is_sshd(each)]
         kill_together(work)  # so that no runner tells of its script's end
         host.kill_everything()
-        seen = [(each, host.path(each.command[5])) for each in runners]
+        seen = [(each, host.path(each.told[1])) for each in runners]
         self.kills += [self.account_of(each, job, folder) for each, folder in seen]
         host.reboot() if reboot else host.start_sshd()
 
@@ -148,7 +148,7 @@ class InContainers(Arena):
         return [self.folder_of(each) for each in self.processes() if _is_runner(each)]
 
     def folder_of(self, runner: Process) -> Path:
-        return Path(f"/proc/{runner.pid}/root{runner.command[5]}")
+        return Path(f"/proc/{runner.pid}/root{runner.told[1]}")
 
     def processes(self) -> list[Process]:
         pids = [pid for pid, _ in self.engine.namespace.processes()]
@@ -157,7 +157,7 @@ class InContainers(Arena):
         return [*(each for each in super().processes() if each.pid not in pids), *inside]
 
     def agents(self) -> list[Process]:
-        return [each for each in self.processes() if _is_agent(list(each.command))]
+        return [each for each in self.processes() if _is_agent(each)]
 
     def kill(
         self, parts: Iterable[Part], job: Submitted, *, scripts: list[Process] | None = None
@@ -191,17 +191,17 @@ def _is_sshd(process: Process) -> bool:
     return "sshd" in process.command[0]
 
 
-def _is_agent(argv: list[str]) -> bool:
-    return argv[4:5] == ["agent"]
+def _is_agent(process: Process) -> bool:
+    return process.told[:1] == ("agent",)
 
 
 def _is_runner(process: Process) -> bool:
-    return process.command[4:5] == ("run",)
+    return process.told[:1] == ("run",)
 
 
 def _is_ours(process: Process) -> bool:
     """Tell what is in a container from what the engine is made of."""
-    return _is_runner(process) or "agent" in process.command or "CHAOS" in process.environ
+    return _is_runner(process) or _is_agent(process) or "CHAOS" in process.environ
 
 
 def _is_halted(process: Process) -> bool:

@@ -23,6 +23,12 @@ class Process:
     def is_alive(self) -> bool:
         return self.state not in "ZX"
 
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What it was told as a part of Retarget on a machine: `run FOLDER`, `agent`, `nursery`."""
+        parts = [n for n, word in enumerate(self.command) if word.endswith(".pyz")]
+        return self.command[parts[0] + 1 :] if parts else ()
+
     def names(self, path: Path) -> bool:
         """Tell whether it has to do with this folder."""
         words = (*self.command, *self.environ.values(), self.folder)

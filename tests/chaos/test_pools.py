@@ -84,6 +84,37 @@ def test_a_silent_idle_host_is_set_aside_and_taken_back(on_hosts: OnHosts) -> No
     on_hosts.settle()
 
 
+def test_a_job_placed_on_a_host_that_is_no_longer_there_gets_another(on_hosts: OnHosts) -> None:
+    """Nothing was started on the first: that is no attempt, and takes no retry."""
+    host = on_hosts.hosts[1]
+    on_hosts.call("POST", "/api/targets/pool/check")
+    host.link_down()
+    job = on_hosts.submit("quick", target="pool")
+    view = on_hosts.wait(job)
+    assert view["state"] == "succeeded"
+    assert [each["nodes"] for each in view["attempts"]] == [[on_hosts.hosts[2].address]]
+    history = on_hosts.call("GET", f"/api/jobs/{job.id}/history")
+    events = [move["event"] for move in history]
+    assert events[1:4] == ["placed", "returned", "placed"]
+    host.link_up()
+    check(on_hosts, job)
+    on_hosts.settle()
+
+
+def test_a_job_for_a_host_that_is_no_longer_there_waits_for_it(on_hosts: OnHosts) -> None:
+    on_hosts.call("POST", "/api/targets/lab/check")
+    on_hosts.host.link_down()
+    job = on_hosts.submit("quick")
+    eventually(lambda: "cannot be used" in on_hosts.show(job)["reason"], "it says so")
+    other = on_hosts.submit("quick")
+    on_hosts.call("POST", f"/api/jobs/{other.name}/cancel")
+    assert on_hosts.wait(other)["state"] == "canceled"
+    on_hosts.host.link_up()
+    assert on_hosts.wait(job)["state"] == "succeeded"
+    check(on_hosts, job)
+    on_hosts.settle()
+
+
 def _gang(arena: OnHosts, **options: Any) -> Submitted:
     """Start a job on both hosts of the pool."""
     job = arena.submit("hold", target="pool", nodes=2, **options)

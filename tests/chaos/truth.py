@@ -54,8 +54,8 @@ def _check_history(arena: Arena, job: Submitted, view: dict[str, Any]) -> None:
     assert len(finals) == 1, history
     assert finals == history[-1:], history
     assert finals[0]["state"] == view["state"]
-    placed = [move for move in history if move["event"] == "placed"]
-    assert len(placed) == len(view["attempts"]) == view["attempt"]
+    events = Counter(move["event"] for move in history)
+    assert events["placed"] - events["returned"] == len(view["attempts"]) == view["attempt"]
     assert all(attempt["ended"] is not None for attempt in view["attempts"])
 
 

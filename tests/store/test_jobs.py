@@ -106,6 +106,24 @@ def test_a_whole_life_is_in_the_history(jobs: Jobs, add: Add, place: Place) -> N
     assert (second.number, second.exit_code, second.shares[0].gpus) == (2, None, ("0", "1"))
 
 
+def test_a_place_that_nothing_came_of_is_no_attempt(jobs: Jobs, add: Add, place: Place) -> None:
+    job = place(add())
+    (attempt,) = jobs.attempts(job.id)
+    jobs.take_back(job, attempt, reason="nobody is there", now=60.0)
+    queued = jobs.read(job.id)
+    assert (queued.state, queued.attempt, queued.reason) == ("queued", 0, "nobody is there")
+    assert jobs.attempts(job.id) == []
+    with pytest.raises(Conflict):
+        jobs.take_back(job, attempt, reason="again", now=61.0)
+    job = place(queued)
+    (attempt,) = jobs.attempts(job.id)
+    assert (job.attempt, attempt.number) == (1, 1)
+    jobs.change_attempt(attempt.key, {"handle": "taken"})
+    with pytest.raises(Conflict, match="has taken the job after all"):
+        jobs.take_back(job, attempt, reason="nobody is there", now=62.0)
+    assert jobs.read(job.id) == job
+
+
 def test_one_of_many_moves_a_job(
     jobs: Jobs, other: Engine, add: Add, place: Place, race: Race
 ) -> None:

@@ -85,14 +85,15 @@ class Lives(RuleBasedStateMachine):
         self.known[made.id] = made
         return made.id
 
-    @rule(job=jobs_there)
-    def place(self, job: str) -> None:
+    @rule(job=jobs_there, is_taken=st.booleans())
+    def place(self, job: str, is_taken: bool) -> None:
         now, found = self.parts.now(), self.jobs.read(job)
         fresh = Attempt(key=new_id(now), job_id=job, number=found.attempt + 1, target="local")
         seen = self.targets.placements("local")
         if found.state is JobState.QUEUED:
             self.jobs.place(found, fresh, reason="there is room", now=now, seen=seen)
-            self.jobs.change_attempt(fresh.key, {"handle": "h"})
+            if is_taken:
+                self.jobs.change_attempt(fresh.key, {"handle": "h"})
         else:
             with pytest.raises(Conflict):
                 self.jobs.place(found, fresh, reason="there is room", now=now, seen=seen)
@@ -124,6 +125,18 @@ class Lives(RuleBasedStateMachine):
         """Have the loop give the job's attempts up, those that are over too."""
         for attempt in self.jobs.attempts(job):
             self.loop._end(attempt, "it is gone")  # pyright: ignore[reportPrivateUsage]
+
+    @rule(job=jobs_there)
+    def take_back(self, job: str) -> None:
+        """Have a place given up that nothing came of; what was started stays."""
+        now, found, attempts = self.parts.now(), self.jobs.read(job), self.jobs.attempts(job)
+        for attempt in attempts[-1:]:
+            if found.state is JobState.LAUNCHING and attempt.handle is None:
+                self.jobs.take_back(found, attempt, reason="nobody is there", now=now)
+            else:
+                with pytest.raises(Conflict):
+                    self.jobs.take_back(found, attempt, reason="nobody is there", now=now)
+                assert self.jobs.read(job) == found
 
     @rule(job=jobs_there)
     def cancel(self, job: str) -> None:
@@ -168,8 +181,9 @@ class Lives(RuleBasedStateMachine):
 
     def _check_attempts(self, job: Job, moves: list[Move]) -> None:
         attempts = self.jobs.attempts(job.id)
-        placed = [move for move in moves if move.event == Event.PLACED]
-        assert [each.number for each in attempts] == list(range(1, len(placed) + 1))
+        placed = sum(move.event == Event.PLACED for move in moves)
+        returned = sum(move.event == Event.RETURNED for move in moves)
+        assert [each.number for each in attempts] == list(range(1, placed - returned + 1))
         at_work = [each.number for each in attempts if each.ended is None]
         assert at_work == ([job.attempt] if job.state in LIVE else [])
         assert len(attempts) <= job.spec.retries + 1

@@ -25,6 +25,7 @@ from retarget.core.errors import (
     Gone,
     LaunchRejected,
     NotFound,
+    NothingStarted,
     NotReady,
     RetargetError,
     TargetUnreachable,
@@ -61,6 +62,7 @@ class Loop:
         self._busy: set[str] = set()  # attempts, and other things, that a thread is working on
         self._turn = threading.Lock()  # of those who add to it
         self._silent: dict[str, str] = {}  # attempts that cannot be seen, and on which target
+        self._untouched: set[str] = set()  # attempts of this server's that no target has heard of
         self._adopted: set[str] = set()  # attempts this server has told its address
         self._checked: dict[str, float] = {}  # when this server has last asked a target
         self._targets: dict[str, Target] = {}  # as they were read last
@@ -103,6 +105,7 @@ class Loop:
         targets = self._check_targets()
         live, reasons = self._place(targets, explain=due)
         keys = {attempt.key for _, attempt in live if attempt.target not in self._changed}
+        self._untouched &= keys
         self._adopted &= keys  # what is on a target with other settings is looked for anew
         self._changed.clear()
         for key in self._silent.keys() - keys:
@@ -172,7 +175,7 @@ class Loop:
         live, reasons = self._parts.jobs.live(), list[Reason]()
         for target in targets:
             queued = queues[target.name]
-            if queued and target.facts is None:
+            if queued and (target.facts is None or target.reason):
                 reason = f"target {target.name!r} cannot be used: {target.reason}"
                 reasons += [(job, reason) for job in queued]
             elif queued and target.facts is not None:
@@ -215,6 +218,7 @@ class Loop:
         )
         reason = f"starting its runner on {target.name}"
         placed = self._parts.jobs.place(job, attempt, reason=reason, now=now, seen=seen)
+        self._untouched.add(attempt.key)
         self._parts.notify(job.id)
         return placed, attempt
 
@@ -250,19 +254,28 @@ class Loop:
                 job, attempt = present(self._parts, attempt.key)
             except Gone:
                 return  # it ended while this was waiting for its turn
+        untouched = attempt.key in self._untouched
+        self._untouched.discard(attempt.key)
         try:
             handle = self._give(job, attempt)
         except LaunchRejected as error:
             self._end(attempt, str(error))
         except (TargetUnreachable, OSError) as error:
+            if untouched and isinstance(error, NothingStarted):
+                if self._is_taken_back(job, attempt, error):
+                    return
+                self._untouched.add(attempt.key)
             self._later(job, attempt, error)
         else:
-            if attempt.handle != handle:
-                told: AttemptChange = {"handle": handle, "launched": self._parts.now()}
-                self._parts.jobs.change_attempt(attempt.key, told)
-            self._adopted.add(attempt.key)
-            if job.state is JobState.CANCELING:
-                self._parts.wake()
+            self._adopt(job, attempt, handle)
+
+    def _adopt(self, job: Job, attempt: Attempt, handle: Handle) -> None:
+        if attempt.handle != handle:
+            told: AttemptChange = {"handle": handle, "launched": self._parts.now()}
+            self._parts.jobs.change_attempt(attempt.key, told)
+        self._adopted.add(attempt.key)
+        if job.state is JobState.CANCELING:
+            self._parts.wake()
 
     def _give(self, job: Job, attempt: Attempt) -> Handle:
         """Give an attempt to its driver, unless it had it before and has lost it."""
@@ -274,10 +287,40 @@ class Loop:
                 raise LaunchRejected(giving_up(seen, ""))
         return driver.launch(launch_of(self._parts, job, attempt, target.facts))
 
+    def _is_taken_back(self, job: Job, attempt: Attempt, error: NothingStarted) -> bool:
+        """Give up a place that nothing came of, if it is not there any more or not wanted."""
+        if job.state is JobState.CANCELING:
+            self._end(attempt, "canceled before it was started")
+            return True
+        if isinstance(error, NotReady) or not self._is_set_aside(attempt):
+            return False
+        reason = f"{error}; nothing was started there, and it waits for another place"
+        with suppress(Conflict):  # the next try finds out more
+            self._parts.jobs.take_back(job, attempt, reason=reason, now=self._parts.now())
+            self._parts.notify(job.id)
+            self._parts.wake()
+            return True
+        return False
+
+    def _is_set_aside(self, attempt: Attempt) -> bool:
+        """Ask again whether what the attempt was to have is there."""
+        self._checked[attempt.target] = time.monotonic()
+        try:
+            facts = check(self._parts, self._parts.targets.find(attempt.target))
+        except TargetUnreachable:
+            return True
+        there = {node.name for node in facts.nodes if not node.reason}
+        return any(share.node not in there for share in attempt.shares)
+
     def _later(self, job: Job, attempt: Attempt, error: Exception) -> None:
         patient = isinstance(error, NotReady) or attempt.handle is not None
-        if self._parts.now() - attempt.created > _PATIENCE and not patient:
-            self._end(attempt, f"could not be launched for {_PATIENCE:g} s: {error}")
+        now = self._parts.now()
+        silence = Observation(phase=Phase.SILENT, reason=str(error))
+        lost, _ = on_silence(job, attempt, silence, now)
+        if lost is None and now - attempt.created > _PATIENCE and not patient:
+            lost = f"could not be launched for {_PATIENCE:g} s: {error}"
+        if lost is not None:
+            self._end(attempt, lost)
             return
         why = str(error) if patient else f"cannot launch yet: {error}; trying again"
         self._parts.jobs.explain(job, why)

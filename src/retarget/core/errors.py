@@ -11,6 +11,8 @@ RetargetError
 ├── ServerUnreachable    the client found no server to talk to
 └── TargetError          the compute said no
     ├── TargetUnreachable   try again later                    -> 503
+    │   └── NothingStarted     ... and nothing is under way there
+    │       └── NotReady          ... and it will be able to soon
     └── LaunchRejected      this launch will never work        -> job FAILED
 """
 
@@ -69,8 +71,12 @@ class TargetUnreachable(TargetError):
     status = 503
 
 
-class NotReady(TargetUnreachable):
-    """The target is on its way to take a launch, and has started nothing: ask again."""
+class NothingStarted(TargetUnreachable):
+    """This try to launch did not get to the target: it has started nothing of it."""
+
+
+class NotReady(NothingStarted):
+    """The target is on its way to take a launch: ask again."""
 
 
 class LaunchRejected(TargetError): ...

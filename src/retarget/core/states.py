@@ -24,6 +24,7 @@ class JobState(StrEnum):
 class Event(StrEnum):
     SUBMITTED = "submitted"
     PLACED = "placed"
+    RETURNED = "returned"  # its place could not be reached, and nothing was started there
     PREPARING = "preparing"
     STARTED = "started"
     EXITED = "exited"
@@ -43,6 +44,7 @@ TRANSITIONS: dict[tuple[JobState, Event], JobState] = {
     (S.QUEUED, E.PLACED): S.LAUNCHING,
     (S.QUEUED, E.CANCEL_REQUESTED): S.CANCELED,
     (S.QUEUED, E.FAILED): S.FAILED,
+    (S.LAUNCHING, E.RETURNED): S.QUEUED,
     (S.LAUNCHING, E.PREPARING): S.PREPARING,
     (S.PREPARING, E.STARTED): S.RUNNING,
     (

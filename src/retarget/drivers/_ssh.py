@@ -61,7 +61,7 @@ class Pipe:
     """The agent's input and output, over a connection that ends with it."""
 
     def __init__(self, process: Any, close: Callable[[], None]) -> None:
-        self.reader = process.stdout
+        self.reader = _Reader(process.stdout)
         self.writer = process.stdin
         self.close = close
         self._process = process
@@ -72,6 +72,25 @@ class Pipe:
         except (TimeoutError, OSError, asyncssh.Error):
             return ""
         return text.decode("utf-8", "replace")
+
+
+class _Reader:
+    """Says that a connection is lost in the way all do."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def read(self, most: int) -> bytes:
+        try:
+            return await self._stream.read(most)
+        except asyncssh.Error as error:
+            raise ConnectionResetError(str(error)) from error
+
+    async def readexactly(self, size: int) -> bytes:
+        try:
+            return await self._stream.readexactly(size)
+        except asyncssh.Error as error:
+            raise ConnectionResetError(str(error)) from error
 
 
 class Way:

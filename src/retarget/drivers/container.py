@@ -22,7 +22,13 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from retarget.core.driver import Handle, Launch, Observation, Phase
 from retarget.core.environments import Environment
-from retarget.core.errors import Invalid, LaunchRejected, NotReady, TargetUnreachable
+from retarget.core.errors import (
+    Invalid,
+    LaunchRejected,
+    NothingStarted,
+    NotReady,
+    TargetUnreachable,
+)
 from retarget.core.targets import Facts, Gpu, Node
 from retarget.drivers._engine import Pull, Way, cause, client, tar, usual_engine
 from retarget.drivers._host import Host, together
@@ -133,10 +139,12 @@ class Driver:
             raise LaunchRejected(f"a run is one container; the job wants {launch.nodes} nodes")
         if not (launch.environment.image or self.config.image):
             raise LaunchRejected("neither the job nor the target names an image")
-        with self._asking() as api, _alone(launch.key):
-            found = self._find(api, launch.key) or self._create(api, launch)
-            if found["State"] not in ("running", "paused"):
-                self._start(api, launch, found)
+        with _alone(launch.key):
+            met = self._meet(launch.key)
+            with self._asking() as api:
+                found = met or self._create(api, launch)
+                if found["State"] not in ("running", "paused"):
+                    self._start(api, launch, found)
         if launch.url:
             self._link(launch.key, launch.url)
         return Handle(launch.key)
@@ -191,6 +199,14 @@ class Driver:
             self._let_go(handle)
 
     # -- containers
+
+    def _meet(self, key: str) -> dict[str, Any] | None:
+        """Return the container there is; NothingStarted when the engine does not answer."""
+        try:
+            with self._asking() as api:
+                return self._find(api, key)
+        except TargetUnreachable as error:
+            raise NothingStarted(str(error)) from None
 
     def _find(self, api: Any, key: str) -> dict[str, Any] | None:
         return next(iter(_ours(api, f"{_LABEL}={key}")), None)

@@ -17,7 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 
 from retarget.core.driver import Handle, Launch, Observation, Phase
 from retarget.core.environments import Environment
-from retarget.core.errors import Conflict, Invalid, LaunchRejected, TargetUnreachable
+from retarget.core.errors import (
+    Conflict,
+    Invalid,
+    LaunchRejected,
+    NothingStarted,
+    TargetUnreachable,
+)
 from retarget.core.targets import Facts, Gpu, Node
 from retarget.core.units import show_memory
 from retarget.drivers._host import PYTHON, Bringing, Host, together
@@ -144,6 +150,7 @@ class Driver:
             has = len(self._hosts)
             raise LaunchRejected(f"the job wants {launch.nodes} nodes; this target has {has}")
         hosts = [self._hosts[name] for name in nodes]
+        self._meet(hosts)
         if launch.environment.kind != "user":
             for host in hosts:
                 self._bring_uv(host)
@@ -276,6 +283,13 @@ class Driver:
             return ""
         text = f"{_this_machine()} {url}"
         return blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def _meet(self, hosts: Sequence[Host]) -> None:
+        """Raise NothingStarted unless each of these answers now."""
+        try:
+            together([host.asking("ping", patience=_PATIENCE) for host in hosts])
+        except TargetUnreachable as error:
+            raise NothingStarted(str(error)) from None
 
     def _bring_uv(self, host: Host) -> None:
         found, uv = host.ask("facts"), uv_here()

@@ -54,6 +54,27 @@ def find_engine(asked: str | None = None) -> Engine | None:
     return None
 
 
+def name_engine() -> str:
+    """Name the engine of this machine and its version, or return nothing.
+
+    Much cheaper than to find it: Podman, which has no server that could be down, is not tried.
+    """
+    for name in ("docker", "podman"):
+        path = shutil.which(name)
+        said = _ask([path, "--version"]).stdout.lower() if path else ""
+        if "podman" in said:  # `docker` may be Podman under another name
+            return f"podman {said.split()[-1]}"
+        if path:
+            version = _ask([path, "version", "--format", "{{.Server.Version}}"]).stdout.strip()
+            if version:
+                return f"docker {_plain(version)}"
+    return ""
+
+
+def _plain(version: str) -> str:
+    return version.partition("+")[0]
+
+
 def _meet(path: str) -> Engine | None:
     # `docker` may be Podman under another name
     if "podman" in _ask([path, "--version"]).stdout.lower():
@@ -67,7 +88,7 @@ def _meet(path: str) -> Engine | None:
         return None
     version, _, security = answer.stdout.strip().partition(" ")
     rootless = "name=rootless" in security
-    plain = json.loads(version).partition("+")[0]
+    plain = _plain(json.loads(version))
     return Engine(path, "docker", plain, rootless, limits=not rootless) if plain else None
 
 

@@ -23,7 +23,7 @@ import time
 from typing import Any, Mapping
 
 from retarget.runner import nursery
-from retarget.runner.engine import find_engine
+from retarget.runner.engine import find_engine, name_engine
 from retarget.runner.environments import list_built, remove
 from retarget.runner.folder import Folder
 
@@ -69,7 +69,7 @@ class Machine:
             "gpus": cards(),
             "python": sys.version.split()[0],
             "machine": os.uname().machine,
-            "engine": engine(),
+            "engine": name_engine(),
             "free": shutil.disk_usage(self.root).free,
         }
 

@@ -179,6 +179,18 @@ class Jobs:
             db.execute(_INSERT_ATTEMPT, attempt.model_dump())
         return placed
 
+    def take_back(self, job: Job, attempt: Attempt, *, reason: str, now: float) -> None:
+        """Undo a placement that nothing came of: it does not count as an attempt.
+
+        Raise Conflict, with nothing changed, if the job has moved or its target has answered.
+        """
+        queued = job.after(Event.RETURNED, reason=reason, now=now)
+        queued = queued.model_copy(update={"attempt": attempt.number - 1})
+        with writing(self.engine) as db:
+            _move(db, job, [Moved(Event.RETURNED, queued)])
+            if db.execute(_TAKE_BACK, {"of": attempt.key}).rowcount == 0:
+                raise Conflict(f"target {attempt.target!r} has taken the job after all")
+
     def record(  # noqa: PLR0913  one move is one write: all of it is told at once
         self,
         job: Job,
@@ -487,6 +499,7 @@ _HELD = (
 _UNFINISHED = _SELECT_JOB.where(
     jobs.c.target == bindparam("on"), jobs.c.state.in_((*LIVE, JobState.QUEUED))
 ).order_by(jobs.c.id)
+_TAKE_BACK = delete(attempts).where(attempts.c.key == bindparam("of"), attempts.c.handle.is_(None))
 _KEYED = update(attempts).where(attempts.c.key == bindparam("the_key"))
 _PRESENT = update(attempts).where(
     attempts.c.job_id == bindparam("of"), attempts.c.number == bindparam("which")
