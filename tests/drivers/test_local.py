@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -528,8 +529,7 @@ class TestEnvironments(OnThisMachine, Bench):
             driver.remove_environment(built["digest"])
         driver.cancel(handle)
         self.finish(connect(), handle)
-        self.see(lambda: self.runner_pids(handle) == [])
-        assert driver.remove_environment(built["digest"])
+        self.see(lambda: _is_removed(driver, built["digest"]))
         assert not driver.remove_environment(built["digest"])
         assert driver.environments() == []
         assert list((self.root / "environments").iterdir()) == []
@@ -564,3 +564,10 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+def _is_removed(driver: local.Driver, digest: str) -> bool:
+    """Remove an environment, if its last user has gone: one that has ended may be still there."""
+    with suppress(Conflict):
+        return driver.remove_environment(digest)
+    return False

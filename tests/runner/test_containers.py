@@ -288,14 +288,15 @@ def test_without_an_engine_it_says_what_to_do(workshop: Workshop) -> None:
     assert "install Docker or Podman" in reason
 
 
+_BY_CDI = ["--device", "nvidia.com/gpu=0", "--device", "nvidia.com/gpu=3"]
+
+
 @pytest.mark.parametrize(
     ("engine", "gpus"),
     [
-        (Engine("docker", "docker", "27.0", False, True), ["--gpus", '"device=0,3"']),
-        (
-            Engine("podman", "podman", "5.0", False, True),
-            ["--device", "nvidia.com/gpu=0", "--device", "nvidia.com/gpu=3"],
-        ),
+        (Engine("docker", "docker", "27.0", False, True, hooks=True), ["--gpus", '"device=0,3"']),
+        (Engine("docker", "docker", "28.2", False, True), _BY_CDI),
+        (Engine("podman", "podman", "5.0", False, True), _BY_CDI),
     ],
 )
 def test_gpus_are_asked_for_as_each_engine_wants_it(engine: Engine, gpus: list[str]) -> None:

@@ -41,6 +41,12 @@ def again(home: Path, **variables: str) -> AbstractContextManager[Api]:
     return serving(home, **variables)
 
 
+def settings(api: Api) -> list[tuple[str, Any, Any]]:
+    """List what was told of each target; what they say of themselves may change at any moment."""
+    found = api.ask("GET", "/api/targets").json
+    return [(target["name"], target["config"], target["tags"]) for target in found]
+
+
 def change(api: Api, name: str, **config: Any) -> Answer:
     return api.ask("PATCH", f"/api/targets/{name}", {"config": config})
 
@@ -64,7 +70,7 @@ def test_a_target_is_attached_with_all_its_settings(api: Api) -> None:
 
 
 def test_what_is_wrong_is_told_and_nothing_is_kept(api: Api) -> None:
-    before = api.ask("GET", "/api/targets").json
+    before = settings(api)
     refused(
         attach(api, "x", address=5), 422, "config.address: must be a valid string", "config.address"
     )
@@ -91,11 +97,11 @@ def test_what_is_wrong_is_told_and_nothing_is_kept(api: Api) -> None:
     refused(attach(api, "x", address="nowhere"), 503, "nowhere does not answer; is it switched on?")
     tagged = new | {"config": {"address": "a"}, "tags": {"a=b": "c"}}
     refused(api.ask("POST", "/api/targets", tagged), 422, "cannot name a tag", "tags")
-    assert api.ask("GET", "/api/targets").json == before
+    assert settings(api) == before
 
 
 def test_settings_of_this_machine_that_cannot_be_used_are_refused(api: Api) -> None:
-    before = api.ask("GET", "/api/targets").json
+    before = settings(api)
     for root in ("here", "", "/a\0b", "/\ud800"):
         told = "config.root: must be an absolute path, such as /srv/retarget"
         refused(attach(api, "x", "local", root=root), 422, told, "config.root")
@@ -105,7 +111,7 @@ def test_settings_of_this_machine_that_cannot_be_used_are_refused(api: Api) -> N
     told = ask_raw(api, "POST", "/api/targets", endless)
     refused(told, 422, "config.cpus: must be a finite number", "config.cpus")
     refused(attach(api, "x", "local", root="/tmp/x", memory=0), 422, "than 0", "config.memory")
-    assert api.ask("GET", "/api/targets").json == before
+    assert settings(api) == before
 
 
 def test_settings_change_if_the_target_answers(api: Api) -> None:

@@ -37,6 +37,7 @@ from retarget.runner.machine import cards
 from retarget.runner.package import build_zipapp
 
 _LABEL = "retarget.launch"
+_CDI = "nvidia.com/gpu="  # what a GPU is called there, before its number
 _ROOT = "/retarget"
 _CACHE = f"{_ROOT}/cache"  # a volume that the containers of an engine share
 _RUNNER = f"{_ROOT}/runner.pyz"
@@ -90,7 +91,7 @@ class Driver:
             version = api.version()
         cpus = min(self.config.cpus or float(told["NCPU"]), float(told["NCPU"]))
         memory = min(self.config.memory or int(told["MemTotal"]), int(told["MemTotal"]))
-        found = cards() if "nvidia" in told.get("Runtimes", {}) and self._is_here() else []
+        found = cards() if _gives_gpus(told) and self._is_here() else []
         node = Node(
             name=told["Name"],
             cpus=cpus,
@@ -218,8 +219,7 @@ class Driver:
         if limits["nano_cpus"] > _cores(self._engine) * 1e9:
             del limits["nano_cpus"]  # it has all there are
         if cards := plan.pop("gpus", None):
-            wanted = DeviceRequest(device_ids=cards, capabilities=[["gpu"]])
-            limits["device_requests"] = [wanted]
+            limits["device_requests"] = [_gpu_request(api.info(), cards)]
         binds = [f"{volume}:{path}" for volume, path in plan.pop("volumes").items()]
         settings = api.create_host_config(binds=binds, **limits)
         try:
@@ -422,6 +422,19 @@ def _ending(api: Any, container: str, path: str) -> Observation:
 @lru_cache(maxsize=64)
 def _cores(engine: str) -> int:
     return int(client(engine).info()["NCPU"])
+
+
+def _gives_gpus(told: dict[str, Any]) -> bool:
+    """Tell whether an engine can give GPUs to containers: by NVIDIA's runtime, or by CDI."""
+    return "nvidia" in told.get("Runtimes", {}) or any(
+        each["ID"].startswith(_CDI) for each in told.get("DiscoveredDevices") or ()
+    )
+
+
+def _gpu_request(told: dict[str, Any], cards: list[str]) -> DeviceRequest:
+    if "nvidia" in told.get("Runtimes", {}):
+        return DeviceRequest(device_ids=cards, capabilities=[["gpu"]])
+    return DeviceRequest(driver="cdi", device_ids=[f"{_CDI}{card}" for card in cards])
 
 
 def _port(key: str) -> int:

@@ -235,7 +235,7 @@ def run_command(
         command += ["--cpus", f"{max(0.01, limits['cpus']):.2f}"]
         if limits["memory"]:
             command += ["--memory", str(limits["memory"]), "--memory-swap", str(limits["memory"])]
-    if gpus and engine.kind == "docker":
+    if gpus and engine.hooks:
         command += ["--gpus", '"device=' + ",".join(gpus) + '"']
     elif gpus:
         for gpu in gpus:

@@ -8,19 +8,35 @@ import subprocess
 from typing import Any
 
 _PATIENCE = 20.0  # seconds an engine may take to answer; one that is there takes 0.1
-_DOCKER = "{{json .ServerVersion}} {{json .SecurityOptions}}"
+_DOCKER = (
+    '{"version": {{json .ServerVersion}}, "security": {{json .SecurityOptions}}, '
+    '"runtimes": {{json .Runtimes}}}'
+)
 _PODMAN = "{{json .Version.Version}} {{json .Host.Security.Rootless}} {{json .Host.CgroupsVersion}}"
 
 
 class Engine:
-    """One that answers. `limits`: whether it can hold a container to CPUs and memory."""
+    """One that answers.
 
-    def __init__(self, path: str, kind: str, version: str, rootless: bool, limits: bool) -> None:
+    `limits`: whether it can hold a container to CPUs and memory. `hooks`: whether it gives GPUs by
+    NVIDIA's runtime; otherwise by their CDI names, where it has any.
+    """
+
+    def __init__(  # noqa: PLR0913
+        self,
+        path: str,
+        kind: str,
+        version: str,
+        rootless: bool,
+        limits: bool,
+        hooks: bool = False,
+    ) -> None:
         self.path = path
         self.kind = kind
         self.version = version
         self.rootless = rootless
         self.limits = limits
+        self.hooks = hooks
 
     def __str__(self) -> str:
         return f"{self.kind} {self.version}"
@@ -86,10 +102,13 @@ def _meet(path: str) -> Engine | None:
     answer = _ask([path, "info", "--format", _DOCKER])
     if answer.returncode != 0 or not answer.stdout.strip():
         return None
-    version, _, security = answer.stdout.strip().partition(" ")
-    rootless = "name=rootless" in security
-    plain = _plain(json.loads(version))
-    return Engine(path, "docker", plain, rootless, limits=not rootless) if plain else None
+    told = json.loads(answer.stdout)
+    rootless = any("name=rootless" in each for each in told["security"] or ())
+    version = _plain(told["version"])
+    if not version:
+        return None
+    hooks = "nvidia" in (told["runtimes"] or {})
+    return Engine(path, "docker", version, rootless, limits=not rootless, hooks=hooks)
 
 
 def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:

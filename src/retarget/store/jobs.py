@@ -1,6 +1,5 @@
 """Jobs in SQL. A state changes only through `place` and `record`, which also write the history."""
 
-import shlex
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypedDict
@@ -14,7 +13,6 @@ from sqlalchemy import (
     delete,
     func,
     insert,
-    literal,
     or_,
     select,
     union_all,
@@ -26,28 +24,15 @@ from retarget.core.errors import Conflict, NotFound
 from retarget.core.jobs import Attempt, Job, Move
 from retarget.core.states import LIVE, Event, JobState
 from retarget.core.targets import no_target
-from retarget.core.tracking import (
-    ACTIVE,
-    LEFT_OPEN,
-    Experiment,
-    Run,
-    RunStatus,
-    address_below,
-    artifact_path,
-)
-from retarget.store.artifacts import below
+from retarget.core.tracking import Experiment
 from retarget.store.engine import reading, writing
-from retarget.store.experiments import ensure_in
-from retarget.store.runs import create_in
+from retarget.store.job_runs import folder_of, follow, has_logged, open_runs
 from retarget.store.schema import (
-    artifacts,
     attempts,
     history,
     jobs,
     logged_models,
-    metrics,
     model_versions,
-    params,
     runs,
     targets,
 )
@@ -92,7 +77,7 @@ class Jobs:
                 _need_targets(db, {job.spec.target for job in new})
                 db.execute(_INSERT_JOB, [_row(job) for job in new])
                 _remember(db, [Moved(Event.SUBMITTED, job) for job in new])
-                _open_runs(db, new)
+                open_runs(db, new)
         except IntegrityError as error:
             taken = self.taken([job.name for job in new]) or {new[0].name}
             raise Conflict(
@@ -215,7 +200,7 @@ class Jobs:
         """Write what has happened to a job, and to its present attempt, or raise Conflict."""
         with writing(self.engine) as db:
             _move(db, job, moves)
-            _follow(db, moves)
+            follow(db, [job for _, job in moves])
             _change(db, _PRESENT, {"of": job.id, "which": job.attempt}, attempt)
 
     def explain(self, job: Job, reason: str) -> Job:
@@ -284,7 +269,7 @@ class Jobs:
     def join(self, job: Job, experiment: Experiment) -> bool:
         """Put a job and its run into an experiment. False if something was logged already."""
         with writing(self.engine) as db:
-            if _has_logged(db, job.id):
+            if has_logged(db, job.id):
                 return False
             spec = job.spec.model_copy(update={"experiment": experiment.name})
             moved = job.model_copy(update={"spec": spec, "version": job.version + 1})
@@ -292,7 +277,7 @@ class Jobs:
                 raise Conflict(f"job {job.name!r} has moved on meanwhile; look at it again")
             changed = {"spec": spec.model_dump(mode="json"), "experiment": experiment.name}
             db.execute(update(jobs).where(jobs.c.id == job.id).values(**changed))
-            place = {"experiment_id": int(experiment.id), "location": _folder(experiment, job)}
+            place = {"experiment_id": int(experiment.id), "location": folder_of(experiment, job)}
             db.execute(update(runs).where(runs.c.id == job.id).values(**place))
         return True
 
@@ -367,7 +352,7 @@ def fail_in(db: Connection, job: Job, *, reason: str, now: float) -> None:
     """End a job that has not ended, with its attempt, or raise Conflict if it has moved since."""
     moves = [Moved(Event.FAILED, job.after(Event.FAILED, reason=reason, now=now))]
     _move(db, job, moves)
-    _follow(db, moves)
+    follow(db, [job for _, job in moves])
     if job.state in LIVE:
         ended: AttemptChange = {"ended": now, "reason": reason}
         _change(db, _PRESENT, {"of": job.id, "which": job.attempt}, ended)
@@ -392,62 +377,6 @@ def _row(job: Job) -> dict[str, Any]:
     }
 
 
-def _open_runs(db: Connection, new: Sequence[Job]) -> None:
-    """Give jobs their runs: whatever one logs goes there."""
-    now = int(new[0].created * 1000)
-    names = {job.spec.experiment for job in new}
-    found = {name: ensure_in(db, name, now=now) for name in sorted(names)}
-    for experiment in found.values():
-        if experiment.stage != ACTIVE:
-            raise Conflict(
-                f"experiment {experiment.name!r} is deleted; choose another or restore it"
-            )
-    create_in(db, [_run_of(job, found[job.spec.experiment], now) for job in new])
-
-
-def _run_of(job: Job, experiment: Experiment, now: int) -> Run:
-    return Run(
-        id=job.id,
-        experiment_id=experiment.id,
-        job_id=job.id,
-        name=job.name,
-        user="",
-        status=RunStatus.SCHEDULED,
-        started=now,
-        location=_folder(experiment, job),
-        tags={
-            "mlflow.source.name": shlex.join(job.spec.command)[:1000],
-            "mlflow.source.type": "JOB",
-        },
-    )
-
-
-def _has_logged(db: Connection, run_id: str) -> bool:
-    """Tell whether a run has anything that its experiment's place is a part of, or a value."""
-    location = db.scalar(select(runs.c.location).where(runs.c.id == run_id)) or ""
-    files = below(artifacts.c.path, artifact_path(location) or run_id)
-    marks = [select(literal(1)).where(table.c.run_id == run_id) for table in (params, metrics)]
-    return (
-        db.execute(union_all(*marks, select(literal(1)).where(files)).limit(1)).first() is not None
-    )
-
-
-def _folder(experiment: Experiment, job: Job) -> str:
-    return address_below(experiment.location, f"{job.id}/artifacts")
-
-
-def _follow(db: Connection, moves: Sequence[Moved]) -> None:
-    """Have a job's run begin when its script does, and end if its client has left it open."""
-    last = moves[-1].job
-    began = [job for _, job in moves if job.state is JobState.RUNNING]
-    if began:
-        started = int((began[-1].started or began[-1].changed) * 1000)
-        db.execute(_BEGIN_RUN, {"run": last.id, "began": started})
-    if last.state in LEFT_OPEN:
-        ended = int(last.changed * 1000)
-        db.execute(_END_RUN, {"run": last.id, "left": LEFT_OPEN[last.state], "at": ended})
-
-
 def _move(db: Connection, before: Job, moves: Sequence[Moved]) -> None:
     if not _replace(db, before, moves[-1].job):
         raise Conflict(f"job {before.name!r} has moved on meanwhile; look at it again")
@@ -464,11 +393,6 @@ _REPLACE = (
 _REMEMBER = insert(history)
 _INSERT_JOB = insert(jobs)
 _INSERT_ATTEMPT = insert(attempts)
-_MY_RUN = update(runs).where(runs.c.id == bindparam("run"))
-_BEGIN_RUN = _MY_RUN.values(status=RunStatus.RUNNING, started=bindparam("began"), ended=None)
-_END_RUN = _MY_RUN.where(runs.c.status.in_((RunStatus.RUNNING, RunStatus.SCHEDULED))).values(
-    status=bindparam("left"), ended=bindparam("at")
-)
 _OF_JOB = [jobs.c[name] for name in Job.model_fields]
 _OF_ATTEMPT = [attempts.c[name] for name in Attempt.model_fields]
 _SELECT_JOB = select(*_OF_JOB)
