@@ -6,18 +6,17 @@ import os
 import socket
 import struct
 import tarfile
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import docker
 import requests
 from docker.errors import APIError, DockerException
+from docker.types import DeviceRequest
 
 from retarget.core.errors import TargetUnreachable
-from retarget.core.units import show_memory
 
 _SOCKETS = (
     "/var/run/docker.sock",
@@ -28,6 +27,8 @@ _SOCKETS = (
 _PATIENCE = 60  # seconds an engine may take for one thing
 _HEAD = struct.Struct(">BxxxI")
 _OUTPUT = 1
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_CDI_KIND = "nvidia.com/gpu"  # what GPUs are called by engines that give them without a runtime
 
 
 class Way:
@@ -101,37 +102,6 @@ class Pipe:
         return self._said.decode("utf-8", "replace")
 
 
-class Pull:
-    """An image on its way to an engine."""
-
-    def __init__(self, engine: str, image: str) -> None:
-        self.progress = ""
-        self.error: str | None = None
-        self.thread = threading.Thread(target=self._run, args=(engine, image), daemon=True)
-        self.thread.start()
-
-    def _run(self, engine: str, image: str) -> None:
-        layers: dict[str, tuple[int, int]] = {}
-        name, _, tag = image.partition("@") if "@" in image else _tagged(image)
-        try:
-            for told in client(engine).pull(name, tag=tag or None, stream=True, decode=True):
-                if "error" in told:
-                    self.error = told["error"]
-                size: dict[str, int] = told.get("progressDetail") or {}
-                if told.get("status") == "Downloading" and size.get("total"):
-                    layers[told["id"]] = size.get("current", 0), size["total"]
-                    have, total = (sum(each) for each in zip(*layers.values(), strict=True))
-                    self.progress = f" ({show_memory(have)} of {show_memory(total)})"
-        except (DockerException, requests.RequestException) as error:
-            explained = getattr(error, "explanation", None)
-            self.error = str(explained or cause(error))
-
-
-def _tagged(image: str) -> tuple[str, str, str]:
-    name, colon, tag = image.rpartition(":")
-    return (name, colon, tag) if colon and "/" not in tag else (image, "", "latest")
-
-
 def usual_engine() -> str:
     """Return where the engine of this machine listens, Docker's before Podman's."""
     if os.environ.get("DOCKER_HOST"):
@@ -158,6 +128,32 @@ def client(engine: str) -> Any:
             base_url=engine, timeout=_PATIENCE, version="auto", use_ssh_client=over_ssh
         )
     return _clients[identity]
+
+
+def gives_gpus(told: dict[str, Any]) -> bool:
+    """Tell whether an engine can give GPUs to containers: by NVIDIA's runtime, or by CDI."""
+    specs = (path for folder in told.get("CDISpecDirs") or () for path in Path(folder).glob("*"))
+    return "nvidia" in told.get("Runtimes", {}) or any(_names_gpus(path) for path in specs)
+
+
+def _names_gpus(path: Path) -> bool:
+    try:
+        return _CDI_KIND in path.read_text("utf-8", "replace")
+    except OSError:
+        return False
+
+
+def gpu_request(told: dict[str, Any], cards: list[str]) -> DeviceRequest:
+    if "nvidia" in told.get("Runtimes", {}):
+        return DeviceRequest(device_ids=cards, capabilities=[["gpu"]])
+    return DeviceRequest(driver="cdi", device_ids=[f"{_CDI_KIND}={card}" for card in cards])
+
+
+def counted_anew(env: dict[str, str], gpus: Sequence[str]) -> dict[str, str]:
+    """Return the variables with the GPUs as a container counts those that it is given."""
+    if not gpus or env.get(_VISIBLE) != ",".join(gpus):
+        return env
+    return env | {_VISIBLE: ",".join(str(number) for number in range(len(gpus)))}
 
 
 def tar(files: dict[str, bytes], *, mode: int = 0o644) -> bytes:

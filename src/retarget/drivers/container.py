@@ -17,7 +17,6 @@ from typing import Any, cast
 
 import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
-from docker.types import DeviceRequest
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from retarget.core.driver import Handle, Launch, Observation, Phase
@@ -26,18 +25,26 @@ from retarget.core.errors import (
     Invalid,
     LaunchRejected,
     NothingStarted,
-    NotReady,
     TargetUnreachable,
 )
 from retarget.core.targets import Facts, Gpu, Node
-from retarget.drivers._engine import Pull, Way, cause, client, tar, usual_engine
+from retarget.drivers._engine import (
+    Way,
+    cause,
+    client,
+    counted_anew,
+    gives_gpus,
+    gpu_request,
+    tar,
+    usual_engine,
+)
 from retarget.drivers._host import Host, together
+from retarget.drivers._images import have_image, what_was_said
 from retarget.drivers.local import uv_here
 from retarget.runner.machine import cards
 from retarget.runner.package import build_zipapp
 
 _LABEL = "retarget.launch"
-_CDI = "nvidia.com/gpu="  # what a GPU is called there, before its number
 _ROOT = "/retarget"
 _CACHE = f"{_ROOT}/cache"  # a volume that the containers of an engine share
 _RUNNER = f"{_ROOT}/runner.pyz"
@@ -91,7 +98,7 @@ class Driver:
             version = api.version()
         cpus = min(self.config.cpus or float(told["NCPU"]), float(told["NCPU"]))
         memory = min(self.config.memory or int(told["MemTotal"]), int(told["MemTotal"]))
-        found = cards() if _gives_gpus(told) and self._is_here() else []
+        found = cards() if gives_gpus(told) and self._is_here() else []
         node = Node(
             name=told["Name"],
             cpus=cpus,
@@ -102,13 +109,7 @@ class Driver:
         return Facts(nodes=(node,), details=details)
 
     def screen(self, environment: Environment) -> None:
-        if environment.dockerfile is not None:
-            raise Invalid(
-                "environment: dockerfile: this target takes an image that is built; build it, and "
-                "give its name as the image",
-                field="environment",
-            )
-        if not (environment.image or self.config.image):
+        if not self._image_of(environment):
             raise Invalid(
                 "environment: image is missing: this target has none of its own; give one with "
                 "--image, or to the target",
@@ -116,7 +117,7 @@ class Driver:
             )
 
     def plan(self, launch: Launch) -> dict[str, Any]:
-        image = launch.environment.image or self.config.image or ""
+        image = self._image_of(launch.environment)
         memory = launch.memory or self.config.memory
         request: dict[str, Any] = {
             "name": f"retarget-{launch.key}",
@@ -138,7 +139,7 @@ class Driver:
             raise LaunchRejected("the command is empty")
         if launch.nodes != 1:
             raise LaunchRejected(f"a run is one container; the job wants {launch.nodes} nodes")
-        if not (launch.environment.image or self.config.image):
+        if not self._image_of(launch.environment):
             raise LaunchRejected("neither the job nor the target names an image")
         with _alone(launch.key):
             met = self._meet(launch.key)
@@ -214,12 +215,12 @@ class Driver:
 
     def _create(self, api: Any, launch: Launch) -> dict[str, Any]:
         plan = self.plan(launch)
-        self._have_image(api, plan["image"])
+        have_image(api, self._engine, plan["image"], launch)
         limits = {name: plan.pop(name) for name in _LIMITS if name in plan}
         if limits["nano_cpus"] > _cores(self._engine) * 1e9:
             del limits["nano_cpus"]  # it has all there are
         if cards := plan.pop("gpus", None):
-            limits["device_requests"] = [_gpu_request(api.info(), cards)]
+            limits["device_requests"] = [gpu_request(api.info(), cards)]
         binds = [f"{volume}:{path}" for volume, path in plan.pop("volumes").items()]
         settings = api.create_host_config(binds=binds, **limits)
         try:
@@ -239,6 +240,9 @@ class Driver:
         if begun and self._observe(api, Handle(launch.key), found).phase is Phase.EXITED:
             return
         api.put_archive(found["Id"], "/", self._brings(launch))
+        if said := what_was_said(launch):
+            log = f"retarget/launches/{launch.key}/streams/prepare"
+            api.put_archive(found["Id"], "/", tar({log: said.encode()}, mode=0o666))
         if launch.environment.kind != "user" and (
             launch.environment.pip or launch.environment.conda
         ):
@@ -246,7 +250,7 @@ class Driver:
         try:
             api.start(found["Id"])
         except APIError as error:
-            image = launch.environment.image or self.config.image or ""
+            image = self._image_of(launch.environment)
             with suppress(DockerException):
                 api.remove_container(found["Id"], force=True)
             raise _rejection(error, image) from error
@@ -291,10 +295,11 @@ class Driver:
     def _told(self, launch: Launch) -> dict[str, Any]:
         """Return the launch as one that is in its image already."""
         told = launch.for_runner()
+        told["env"] = counted_anew(told["env"], launch.shares[0].gpus if launch.shares else ())
         environment: dict[str, Any] = told["environment"]
         packages = environment["pip"] or environment["conda"]
         if environment["kind"] != "user" and packages:
-            image = launch.environment.image or self.config.image
+            image = self._image_of(launch.environment)
             text = f"{image} {launch.environment.digest}"
             digest = blake2b(text.encode(), digest_size=16).hexdigest()
             told["environment"] = environment | {"kind": "system", "image": None, "digest": digest}
@@ -312,22 +317,15 @@ class Driver:
             content = {"bin/uv": Path(uv).read_bytes()}
             api.put_archive(container, _CACHE, tar(content, mode=0o755))
 
-    def _have_image(self, api: Any, image: str) -> None:
-        """Make sure that the engine has an image; NotReady while it is being pulled."""
-        try:
-            api.inspect_image(image)
-            return
-        except ImageNotFound:
-            pass
-        with _turn:
-            pull = _pulls.get((self._engine, image))
-            if pull is None:
-                pull = _pulls[self._engine, image] = Pull(self._engine, image)
-        if pull.thread.is_alive():
-            raise NotReady(f"image {image!r} is being pulled{pull.progress}")
-        _pulls.pop((self._engine, image), None)
-        if pull.error is not None:
-            raise LaunchRejected(f"image {image!r} cannot be had: {pull.error}")
+    def _image_of(self, environment: Environment) -> str:
+        """Name the image that a job is in; empty where there is none. One is built where it must.
+
+        Packages are put into the cache, not on top of it.
+        """
+        if environment.dockerfile is None:
+            return environment.image or self.config.image or ""
+        packages = environment.pip or environment.conda
+        return f"retarget-{environment.digest}{'-base' if packages else ''}"
 
     def _observe(self, api: Any, handle: str, found: dict[str, Any] | None) -> Observation:
         if found is None or found["State"] in ("removing", "dead"):
@@ -383,7 +381,6 @@ class Driver:
 
 _LIMITS = ("nano_cpus", "mem_limit", "memswap_limit", "network_mode")
 _hosts: dict[tuple[int, str, str], Host] = {}
-_pulls: "dict[tuple[str, str], Pull]" = {}
 _urls: dict[str, str] = {}  # where the server is that has last launched something
 _turn = threading.Lock()
 
@@ -422,19 +419,6 @@ def _ending(api: Any, container: str, path: str) -> Observation:
 @lru_cache(maxsize=64)
 def _cores(engine: str) -> int:
     return int(client(engine).info()["NCPU"])
-
-
-def _gives_gpus(told: dict[str, Any]) -> bool:
-    """Tell whether an engine can give GPUs to containers: by NVIDIA's runtime, or by CDI."""
-    return "nvidia" in told.get("Runtimes", {}) or any(
-        each["ID"].startswith(_CDI) for each in told.get("DiscoveredDevices") or ()
-    )
-
-
-def _gpu_request(told: dict[str, Any], cards: list[str]) -> DeviceRequest:
-    if "nvidia" in told.get("Runtimes", {}):
-        return DeviceRequest(device_ids=cards, capabilities=[["gpu"]])
-    return DeviceRequest(driver="cdi", device_ids=[f"{_CDI}{card}" for card in cards])
 
 
 def _port(key: str) -> int:

@@ -1,0 +1,65 @@
+"""A Dockerfile on a target of containers: built by its engine, once."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Cli
+from tests.testbeds.engines import IMAGE, Engine
+
+pytestmark = pytest.mark.targets
+
+SCRIPT = """\
+import os
+print(open("/built/word").read(), os.path.exists("/built/secret"))
+"""
+
+
+@pytest.fixture(params=["docker", "podman"])
+def box(retarget: Cli, request: pytest.FixtureRequest) -> Iterator[tuple[Cli, Engine]]:
+    engine: Engine = request.getfixturevalue(request.param)
+    words = ("box", "--kind", "container", "--engine", engine.url, "--image", IMAGE)
+    made = retarget("target", "create", *words)
+    assert made.returncode == 0, made.stderr
+    yield retarget, engine
+    gone = retarget("target", "detach", "box", "--force")
+    assert gone.returncode == 0, gone.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "word").write_text("same as ever")
+    (code / "secret").write_text("not for the image")
+    (code / ".dockerignore").write_text("secret\n")
+    (code / "Dockerfile").write_text(f"FROM {IMAGE}\nCOPY . /built\nRUN echo one step\n")
+    (code / "train.py").write_text(SCRIPT)
+    return code
+
+
+def test_one_is_built_with_its_steps_in_the_log_and_used_again(
+    box: tuple[Cli, Engine], folder: Path
+) -> None:
+    retarget, engine = box
+    words = ("run", "-t", "box", "--dockerfile", "Dockerfile", "train.py")
+    first = retarget(*words, cwd=folder, timeout=100)
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.endswith("same as ever False\n")
+    assert "one step" in first.stdout + first.stderr
+    second = retarget(*words, cwd=folder, timeout=100)
+    assert (second.returncode, second.stdout) == (0, "same as ever False\n")
+    images = engine.cli("images", "--format", "{{.Repository}}").split()
+    assert len([name for name in images if "retarget-" in name]) == 1
+
+
+def test_one_that_cannot_be_built_is_named_with_the_reason(
+    box: tuple[Cli, Engine], folder: Path
+) -> None:
+    retarget, _ = box
+    (folder / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN exit 7\n")
+    ran = retarget("run", "-t", "box", "--dockerfile", "Dockerfile", "train.py", cwd=folder)
+    assert ran.returncode != 0
+    assert "Dockerfile cannot be built: " in ran.stderr
+    assert "7" in ran.stderr.partition("cannot be built")[2]
