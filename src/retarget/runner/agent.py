@@ -19,6 +19,7 @@ from typing import Any
 
 from retarget.runner.link import Channel, Link
 from retarget.runner.machine import Machine
+from retarget.runner.snapshot import trim
 
 _SILENCE = 60.0  # seconds without a word from the driver after which it is taken for gone
 _LEAVES = 5.0  # seconds that an agent which is told to leave may take
@@ -82,6 +83,10 @@ class Agent:
     def _do_facts(self) -> dict[str, Any]:
         self._machine.prepare()
         _remove_old_runners()
+        try:
+            trim(os.path.join(self._root, "blobs"))
+        except OSError:
+            pass  # another agent was faster, or the disk is full: tomorrow
         return dict(self._machine.facts(), address=_own_address(), uv=self._uv() is not None)
 
     def _do_launch(self, key: str, told: dict[str, Any], node: dict[str, Any], door: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 
 from retarget.runner.errors import Unprepared
 from retarget.runner.folder import Folder
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 _SMALL = 1 << 20
 _BATCH = 8 << 20
+_UNUSED = 30 * 86400.0  # seconds after which a blob that no launch has read is removed
+_DAILY = 86400.0
 
 
 class Blobs:
@@ -79,6 +82,26 @@ def part_of(cache: str, folder: Folder) -> str:
     return os.path.join(cache, f"{os.path.basename(folder.path)}.part")
 
 
+def trim(cache: str) -> None:
+    """Remove blobs that no launch has used for a month. Looks once a day, however often called."""
+    now, mark = time.time(), os.path.join(cache, "trimmed")
+    try:
+        if now - os.stat(mark).st_mtime < _DAILY:
+            return
+    except FileNotFoundError:
+        pass
+    if not os.path.isdir(cache):
+        return
+    with open(mark, "w", encoding="ascii"):
+        pass
+    os.utime(mark)
+    for folder, _, names in os.walk(cache):
+        for path in (os.path.join(folder, name) for name in names):
+            seen = os.stat(path)
+            if now - max(seen.st_atime, seen.st_mtime) > _UNUSED:
+                os.unlink(path)
+
+
 def lay_out(digest: str, work: str, blobs: Blobs) -> None:
     """Put the snapshot into `work`, which is empty."""
     blobs.fetch({digest: 0})
@@ -87,7 +110,12 @@ def lay_out(digest: str, work: str, blobs: Blobs) -> None:
     made: set[str] = set()
     for entry in entries:
         if "link" not in entry:
-            _copy(_found(blobs, entry["digest"]), _target(work, entry["path"], made), entry)
+            target = _target(work, entry["path"], made)
+            try:
+                _copy(blobs.find(entry["digest"]) or "", target, entry)
+            except FileNotFoundError:  # it was trimmed at this moment, or could not be had
+                blobs.fetch({entry["digest"]: entry["size"]})
+                _copy(_found(blobs, entry["digest"]), target, entry)
     # Links come last, so that no file is ever written through one.
     for entry in entries:
         if "link" in entry:

@@ -1,0 +1,42 @@
+"""Blobs on a machine: kept while they are used, and what is removed is fetched again."""
+
+import os
+import time
+from pathlib import Path
+
+from retarget.runner.snapshot import trim
+
+MONTH = 31 * 86400
+
+
+def _blob(cache: Path, name: str, *, read: float, made: float) -> Path:
+    path = cache / name[:2] / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"x")
+    now = time.time()
+    os.utime(path, (now - read, now - made))
+    return path
+
+
+def test_what_nobody_has_used_for_a_month_goes(tmp_path: Path) -> None:
+    old = _blob(tmp_path, "aa0", read=MONTH, made=MONTH)
+    read = _blob(tmp_path, "aa1", read=60, made=MONTH)
+    new = _blob(tmp_path, "bb0", read=MONTH, made=60)
+    trim(str(tmp_path))
+    assert [path.exists() for path in (old, read, new)] == [False, True, True]
+
+
+def test_it_is_looked_for_once_a_day(tmp_path: Path) -> None:
+    trim(str(tmp_path))
+    old = _blob(tmp_path, "aa0", read=MONTH, made=MONTH)
+    trim(str(tmp_path))
+    assert old.exists()
+    yesterday = time.time() - 2 * 86400
+    os.utime(tmp_path / "trimmed", (yesterday, yesterday))
+    trim(str(tmp_path))
+    assert not old.exists()
+
+
+def test_a_cache_that_is_not_there_yet_is_fine(tmp_path: Path) -> None:
+    trim(str(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
