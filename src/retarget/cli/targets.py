@@ -75,40 +75,35 @@ def check(name: Name, as_json: AsJson = False) -> None:
     _show(target, as_json=as_json)
 
 
-@app.command(cls=OfKind, options_metavar="--kind KIND [--OPTION VALUE …]")
-def attach(
+def new_target(
     ctx: typer.Context,
     name: NewName,
     kind: Kind = None,
     tag: Tags = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a place that is there a target, once it has answered.
+    config, tags = values_of(given_to(ctx)), _tags(tag or [])
+    with _asking(ctx, name):
+        target = _targets().attach(name, kind=kind or "", tags=tags, **config)
+    _show(target, as_json=as_json)
+
+
+for verb, does in (
+    ("attach", "Make a place that is there a target, once it has answered."),
+    ("create", "Make a target, as `attach` does, of what is not there yet."),
+):
+    app.command(
+        verb,
+        cls=OfKind,
+        options_metavar="--kind KIND [--OPTION VALUE …]",
+        help=f"""{does}
 
     \b
     Every kind has options of its own:
       retarget target kinds
-      retarget target attach NAME --kind KIND --help
-    """
-    _attach(ctx, name, kind or "", tag or [], as_json=as_json)
-
-
-@app.command(cls=OfKind, options_metavar="--kind KIND [--OPTION VALUE …]")
-def create(
-    ctx: typer.Context,
-    name: NewName,
-    kind: Kind = None,
-    tag: Tags = None,
-    as_json: AsJson = False,
-) -> None:
-    """Make a target, as `attach` does, of what is not there yet.
-
-    \b
-    Every kind has options of its own:
-      retarget target kinds
-      retarget target create NAME --kind KIND --help
-    """
-    _attach(ctx, name, kind or "", tag or [], as_json=as_json)
+      retarget target {verb} NAME --kind KIND --help
+    """,
+    )(new_target)
 
 
 @app.command(cls=OfTarget, options_metavar="[--OPTION VALUE …]")
@@ -142,13 +137,6 @@ def detach(
         failed = _targets().detach(name, force=force)
     ended = f"; failed with it: {', '.join(failed)}" if failed else ""
     say(f"detached {name}{ended}", "dim")
-
-
-def _attach(ctx: typer.Context, name: str, kind: str, tag: list[str], *, as_json: bool) -> None:
-    config, tags = values_of(given_to(ctx)), _tags(tag)
-    with _asking(ctx, name):
-        target = _targets().attach(name, kind=kind, tags=tags, **config)
-    _show(target, as_json=as_json)
 
 
 @contextmanager
