@@ -48,9 +48,8 @@ class OnHosts(Arena):
 
     def folder_of(self, runner: Process) -> Path:
         pids = [[pid for pid, _ in host.processes()] for host in self.hosts]
-        host = next(
-            host for host, there in zip(self.hosts, pids, strict=True) if runner.pid in there
-        )
+        found = (host for host, there in zip(self.hosts, pids, strict=True) if runner.pid in there)
+        host = next(found, self.host)  # anywhere, if it has ended
         return host.path(runner.told[1])
 
     def processes(self) -> list[Process]:

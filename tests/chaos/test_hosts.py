@@ -104,7 +104,9 @@ def test_preparing(on_hosts: OnHosts, broken: str) -> None:
     job = on_hosts.submit("quick", bulk=os.urandom(32 << 20))
     blobs = on_hosts.host.home / ".retarget-host/blobs"
     eventually(lambda: list(blobs.glob("*.part")), "a blob is on the way")
+    on_hosts.pause_server()  # so that it stays there
     BREAKS[broken](on_hosts, job)
+    on_hosts.continue_server()
     _ends(on_hosts, job, "succeeded")
     on_hosts.settle()
 
