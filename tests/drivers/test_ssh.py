@@ -159,8 +159,31 @@ class TestAttaching:
         assert check(key=locked, passphrase="open sesame")[0].nodes
 
     def test_what_is_no_key_is_said(self, check: Check) -> None:
+        with pytest.raises(Invalid, match="it is the text of a private key"):
+            connect_to("ssh", {"address": "lab1", "key": "ssh-ed25519 AAAA of the wrong half"})
+        broken = "-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n-----END OPENSSH PRIVATE KEY-----\n"
         with pytest.raises(TargetUnreachable, match="the key cannot be read"):
-            check(key="ssh-ed25519 AAAA of the wrong half")
+            check(key=broken)
+
+    def test_a_python_that_is_not_there_is_said(self, check: Check) -> None:
+        with pytest.raises(TargetUnreachable, match=r"no Python 3\.8 or newer is at /usr/bin/nope"):
+            check(python="/usr/bin/nope")
+
+    @pytest.mark.parametrize(
+        ("config", "sentence"),
+        [
+            ({"address": "ml@lab1", "user": "me"}, "the user is in every address already"),
+            ({"hosts": ["lab1:22", "lab2:22"], "port": 23}, "the port is in every address"),
+            ({"address": "lab1", "hosts": ["lab2"]}, "not both"),
+        ],
+    )
+    def test_what_contradicts_itself_is_said(self, config: dict[str, Any], sentence: str) -> None:
+        with pytest.raises(Invalid, match=sentence):
+            connect_to("ssh", config)
+
+    def test_the_host_on_the_way_is_named_where_it_is_the_one(self, check: Check) -> None:
+        with pytest.raises(TargetUnreachable, match=r"at 127\.0\.0\.1:1 on the way to it: conn"):
+            check(jump="ml@127.0.0.1:1")
 
     def test_a_port_where_nobody_listens_is_said(self, check: Check) -> None:
         with pytest.raises(TargetUnreachable, match="connection refused: no SSH server listens at"):
@@ -450,7 +473,7 @@ class TestAsOpenSsh:
         self, folder: Path, lab: list[Host]
     ) -> None:
         (folder / "known_hosts").write_text(f"{lab[0].address} {lab[1].host_key}\n")
-        with pytest.raises(TargetUnreachable, match="its host key has changed"):
+        with pytest.raises(TargetUnreachable, match="its host key is not the one in"):
             self._check(address=f"ml@{lab[0].address}", key=lab[0].key.read_text())
 
     def test_its_agent_holds_the_key(

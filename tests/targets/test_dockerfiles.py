@@ -58,8 +58,12 @@ def test_one_that_cannot_be_built_is_named_with_the_reason(
     box: tuple[Cli, Engine], folder: Path
 ) -> None:
     retarget, _ = box
-    (folder / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN exit 7\n")
-    ran = retarget("run", "-t", "box", "--dockerfile", "Dockerfile", "train.py", cwd=folder)
+    (folder / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo why; exit 7\n")
+    words = ("-t", "box", "--name", "bad", "--dockerfile", "Dockerfile", "train.py")
+    ran = retarget("run", *words, cwd=folder)
     assert ran.returncode != 0
     assert "Dockerfile cannot be built: " in ran.stderr
     assert "7" in ran.stderr.partition("cannot be built")[2]
+    said = retarget("job", "logs", "bad")
+    assert "RUN echo why; exit 7" in said.stdout
+    assert "\nwhy\n" in said.stdout

@@ -169,6 +169,7 @@ def _facts(job: "Job", now: float) -> "Table":
             ("reason", job.reason),
             ("exit code", code),
             ("target", job.target),
+            ("on", ", ".join(job.attempts[-1].nodes) if job.attempts else ""),
             ("experiment", view["experiment"]),
             ("command", shlex.join(view["command"])),
             ("resources", resources_text(view)),
@@ -231,7 +232,9 @@ def resources_text(view: dict[str, Any]) -> str:
 def environment_text(raw: dict[str, Any]) -> str:
     """Write what a script finds around it."""
     if raw["kind"] == "user":
-        return raw["python"] or raw["prefer"] or "the target's own Python"
+        if raw["prefer"] and not raw["python"]:
+            return f"{raw['prefer']} where it is there, else the target's own Python"
+        return raw["python"] or "the target's own Python"
     container = raw.get("image") or raw.get("dockerfile")
     packages = [*([container] if container else []), *raw["conda"], *raw["pip"]]
     named = f"{raw['name']}: " if raw["name"] else ""

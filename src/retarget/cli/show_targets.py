@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rich.text import Text
 
-from retarget.cli.show import ago, pairs
+from retarget.cli.show import ago, pairs, section
 from retarget.cli.tables import Cell, new_table
 from retarget.cli.terminal import show
 from retarget.core.units import show_amount, show_memory
@@ -39,12 +39,13 @@ def show_target(target: "Target") -> None:
     rows += [(f"node {node['name']}", _node(node)) for node in _nodes(target)]
     details: dict[str, str] = (target.facts or {}).get("details", {})
     rows += [(name, str(value)) for name, value in details.items()]
-    # what a target has learnt by itself, such as its hosts' keys, is long and among the details
-    settings = {k: value for k, value in target.config.items() if not isinstance(value, dict)}
-    rows += [(name, _plain(value)) for name, value in settings.items()]
     if target.checked is not None:
         rows.append(("checked", ago(time.time() - target.checked)))
     show(pairs(rows))
+    # what a target has learnt by itself, such as its hosts' keys, is long and among the details
+    settings = {k: value for k, value in target.config.items() if not isinstance(value, dict)}
+    told = [(name, _plain(value)) for name, value in settings.items()]
+    section("settings", pairs(told) if any(value for _, value in told) else None)
 
 
 def show_kinds(kinds: Sequence[dict[str, Any]]) -> None:
@@ -103,5 +104,8 @@ def _jobs(target: "Target") -> str:
 
 def _node(node: dict[str, Any]) -> str:
     gpus = [gpu.get("name") or gpu["id"] for gpu in node["gpus"]]
-    parts = [f"{show_amount(node['cpus'])} CPUs", show_memory(node["memory"]), *gpus]
-    return ", ".join(parts)
+    cpus = f"{show_amount(node['cpus'])} CPU{'s' * (node['cpus'] != 1)}"
+    parts = ", ".join([cpus, show_memory(node["memory"]), *gpus]) if node["cpus"] else ""
+    if not node["reason"]:
+        return parts
+    return f"set aside: {node['reason']}" + (f" ({parts})" if parts else "")

@@ -32,7 +32,9 @@ Kind = Annotated[
         metavar="KIND", help="What it is; `target kinds` shows them.", autocompletion=complete_kind
     ),
 ]
-Tags = Annotated[list[str] | None, typer.Option(metavar="K=V", help="A label; repeatable.")]
+Tags = Annotated[
+    list[str] | None, typer.Option(metavar="K=V", help="A label; repeatable. K= removes it.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -82,7 +84,7 @@ def new_target(
     tag: Tags = None,
     as_json: AsJson = False,
 ) -> None:
-    config, tags = values_of(given_to(ctx)), _tags(tag or [])
+    config, tags = values_of(given_to(ctx)), _tags({}, tag or [])
     with _asking(ctx, name):
         target = _targets().attach(name, kind=kind or "", tags=tags, **config)
     _show(target, as_json=as_json)
@@ -118,7 +120,7 @@ def update(ctx: typer.Context, name: Name, tag: Tags = None, as_json: AsJson = F
     if not given and tag is None:
         raise Invalid(f"what is to change? `retarget target update {name} --help` shows it")
     config = values_of(given)
-    tags = _tags(tag) if tag else None
+    tags = _tags(_targets()[name].tags, tag) if tag else None
     with _asking(ctx, name):
         target = _targets().update(name, tags=tags, **config)
     _show(target, as_json=as_json)
@@ -150,12 +152,14 @@ def _asking(ctx: typer.Context, name: str) -> Generator[None]:
         raise in_options(ctx, error) from None
 
 
-def _tags(given: list[str]) -> dict[str, str]:
+def _tags(present: dict[str, str], given: list[str]) -> dict[str, str]:
+    """Return the tags there are then; one without a value is removed."""
     pairs = [text.partition("=") for text in given]
     for text, (name, equals, _) in zip(given, pairs, strict=True):
         if not equals or not name:
             raise Invalid(f"--tag {text!r} is not K=V")
-    return {name: value for name, _, value in pairs}
+    tags = present | {name: value for name, _, value in pairs}
+    return {name: value for name, value in tags.items() if value}
 
 
 def _show(target: "Target", *, as_json: bool) -> None:

@@ -38,8 +38,11 @@ def remove(parts: Parts, name_or_digest: str) -> list[str]:
         return []
     removed: list[str] = []
     for target in parts.targets.list():
-        driver = parts.connect(target)
-        if isinstance(driver, Caches) and driver.remove_environment(known.digest):
-            removed.append(target.name)
+        try:
+            driver = parts.connect(target)
+            if isinstance(driver, Caches) and driver.remove_environment(known.digest):
+                removed.append(target.name)
+        except TargetUnreachable as error:  # it may be there, or may never have been
+            _log.warning("environment %s, target %s: %s", known.digest[:12], target.name, error)
     parts.environments.remove(known.digest)
     return removed

@@ -57,6 +57,9 @@ def never_fits(spec: JobSpec, facts: Facts, target: str) -> str | None:
     if spec.nodes > len(facts.nodes):
         has = len(facts.nodes)
         return f"nodes: the job asks for {spec.nodes}; target {target!r} has {has}"
+    unknown = [node for node in facts.nodes if node.reason and not node.cpus]
+    if unknown:
+        return None  # they have not told yet what they have
     most = _largest(facts.nodes)
     if spec.cpus > most.cpus:
         asked, has = show_amount(spec.cpus), show_amount(most.cpus)

@@ -14,12 +14,14 @@ from contextlib import suppress
 from itertools import groupby
 
 from retarget.control.decide import Need, giving_up, on_ending, on_observation, on_silence
+from retarget.control.gang import first_failure
 from retarget.control.launch import launch_of
 from retarget.control.parts import Parts
 from retarget.control.place import Placement, place
 from retarget.control.report import present
 from retarget.control.submit import check, waiting_reason
-from retarget.core.driver import Handle, Observation, Phase
+from retarget.control.targets import call_off
+from retarget.core.driver import Driver, Handle, Observation, Phase
 from retarget.core.errors import (
     Conflict,
     Gone,
@@ -257,9 +259,9 @@ class Loop:
         untouched = attempt.key in self._untouched
         self._untouched.discard(attempt.key)
         try:
-            handle = self._give(job, attempt)
+            driver, handle = self._give(job, attempt)
         except LaunchRejected as error:
-            self._end(attempt, str(error))
+            self._reject(attempt, error)
         except (TargetUnreachable, OSError) as error:
             if untouched and isinstance(error, NothingStarted):
                 if self._is_taken_back(job, attempt, error):
@@ -267,17 +269,26 @@ class Loop:
                 self._untouched.add(attempt.key)
             self._later(job, attempt, error)
         else:
-            self._adopt(job, attempt, handle)
+            self._adopt(job, attempt, driver, handle)
 
-    def _adopt(self, job: Job, attempt: Attempt, handle: Handle) -> None:
+    def _reject(self, attempt: Attempt, error: LaunchRejected) -> None:
+        if error.said:
+            self._parts.streams.append(attempt.key, "prepare", 0, error.said.encode())
+        self._end(attempt, str(error))
+
+    def _adopt(self, job: Job, attempt: Attempt, driver: Driver, handle: Handle) -> None:
         if attempt.handle != handle:
             told: AttemptChange = {"handle": handle, "launched": self._parts.now()}
             self._parts.jobs.change_attempt(attempt.key, told)
+            try:
+                self._parts.targets.find(attempt.target)
+            except NotFound:  # detached by force meanwhile: nobody else sees to it
+                call_off(driver, handle)
         self._adopted.add(attempt.key)
         if job.state is JobState.CANCELING:
             self._parts.wake()
 
-    def _give(self, job: Job, attempt: Attempt) -> Handle:
+    def _give(self, job: Job, attempt: Attempt) -> tuple[Driver, Handle]:
         """Give an attempt to its driver, unless it had it before and has lost it."""
         target = self._targets.get(attempt.target) or self._parts.targets.find(attempt.target)
         driver = self._parts.connect(target)
@@ -285,7 +296,7 @@ class Loop:
             seen = driver.poll([Handle(attempt.handle)])[0]
             if seen.phase is Phase.GONE:  # launching it again could start the script again
                 raise LaunchRejected(giving_up(seen, ""))
-        return driver.launch(launch_of(self._parts, job, attempt, target.facts))
+        return driver, driver.launch(launch_of(self._parts, job, attempt, target.facts))
 
     def _is_taken_back(self, job: Job, attempt: Attempt, error: NothingStarted) -> bool:
         """Give up a place that nothing came of, if it is not there any more or not wanted."""
@@ -331,9 +342,14 @@ class Loop:
 
     def _cancel(self, live: Sequence[Pair]) -> None:
         for job, attempt in live:
-            if job.state is JobState.CANCELING and attempt.handle is not None:
+            if attempt.handle is not None and self._is_to_stop(job, attempt):
                 key, work = f"cancel {attempt.key}", (job, attempt)
                 self._in_background(key, lambda work=work: self._tell_to_stop(*work))
+
+    def _is_to_stop(self, job: Job, attempt: Attempt) -> bool:
+        several = job.spec.nodes > 1 and job.state is not JobState.LAUNCHING
+        members = self._parts.members.of(attempt.key) if several else ()
+        return job.state is JobState.CANCELING or first_failure(members) is not None
 
     def _tell_to_stop(self, job: Job, attempt: Attempt) -> None:
         try:

@@ -76,6 +76,17 @@ def detach(parts: Parts, name: str, *, force: bool) -> list[Job]:
     return left
 
 
+def call_off(driver: Driver, handle: Handle) -> None:
+    """Have a launch end, and nothing be left of it if that does not take long."""
+    driver.cancel(handle)
+    deadline = time.monotonic() + _LEAVING
+    while driver.poll([handle])[0].phase is Phase.RUNNING:
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.05)
+    driver.forget(handle)
+
+
 def _answering(parts: Parts, target: Target) -> Target:
     driver = parts.connect(target)
     facts = driver.check()

@@ -79,7 +79,12 @@ class NotReady(NothingStarted):
     """The target is on its way to take a launch: ask again."""
 
 
-class LaunchRejected(TargetError): ...
+class LaunchRejected(TargetError):
+    """This launch will never work. `said`: what its log is to show of how that came about."""
+
+    def __init__(self, message: str, *, said: str = "") -> None:
+        super().__init__(message)
+        self.said = said
 
 
 def error_named(name: str, message: str, *, field: str | None = None) -> RetargetError:

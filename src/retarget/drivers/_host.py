@@ -65,11 +65,12 @@ class Bringing:
 
 def find_python(given: str | None) -> str:
     """Return a command for any shell that finds a Python and has it run what it is sent."""
-    names = f"{given} {_NAMES}" if given else _NAMES
+    names = given or f"{_NAMES} {_ELSEWHERE}"
+    where = f"is at {given}" if given else "was found"
     script = (
-        f'for p in {names} {_ELSEWHERE}; do if "$p" -c "{_IS_NEW_ENOUGH}" 2>/dev/null; '
+        f'for p in {names}; do if "$p" -c "{_IS_NEW_ENOUGH}" 2>/dev/null; '
         f'then exec "$p" -I -S -c "{_LOAD}"; fi; done; '
-        f"echo no Python 3.8 or newer was found >&2; exit {_NO_PYTHON}"
+        f"echo no Python 3.8 or newer {where} >&2; exit {_NO_PYTHON}"
     )
     return f"exec /bin/sh -c '{script}'"
 

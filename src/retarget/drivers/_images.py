@@ -156,15 +156,16 @@ class Build:
         options: dict[str, Any] = {"tag": self._image, "forcerm": True, "network_mode": "host"}
         api = client(self._engine)
         for told in api.build(path=context, dockerfile=self._file, decode=True, **options):
-            words = str(told.get("stream") or told.get("error") or "")
-            self.said += words if words.endswith("\n") else f"{words}\n" if words else ""
+            words = str(told.get("stream") or told.get("error") or "").strip()
+            self.said += f"{words}\n" if words else ""
             if words.startswith(("Step ", "STEP ")):
-                self._step = f" ({words.strip()})"
+                self._step = f" ({words})"
             if "error" in told:
                 self.trouble = self._refused(engine_sentence(words))
 
     def _refused(self, why: str) -> LaunchRejected:
-        return LaunchRejected(f"environment: {self._file} cannot be built: {why}")
+        message = f"environment: {self._file} cannot be built: {why}"
+        return LaunchRejected(message, said=self.said)
 
 
 def _tagged(image: str) -> tuple[str, str, str]:

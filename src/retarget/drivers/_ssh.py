@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+import os
 import re
+import shlex
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +34,11 @@ class Place:
     @property
     def name(self) -> str:
         return self.host if self.port in (None, 22) else f"{self.host}:{self.port}"
+
+    @property
+    def known_as(self) -> str:
+        """What known_hosts calls it."""
+        return self.host if self.port in (None, 22) else f"[{self.host}]:{self.port}"
 
 
 def parse_place(text: str) -> Place:
@@ -100,20 +107,26 @@ class Way:
         self.pin = pin
         self._place = place
         self._login = login
+        self._at = place  # where it is on its way
 
     async def enter(self) -> Pipe:
-        name, patience = self._place.name, self._login.timeout
+        patience = self._login.timeout
         try:
             return await asyncio.wait_for(self._enter(), patience)
         except TimeoutError:
             raise TargetUnreachable(
-                f"{name}: no answer within {patience:g} s (timeout): is the address right, is the "
-                "machine on, does a firewall stand between?"
+                f"{self._name}: no answer within {patience:g} s (timeout): is the address right, "
+                "is the machine on, does a firewall stand between?"
             ) from None
         except RetargetError:
             raise
         except (OSError, asyncssh.Error, ValueError) as error:
-            raise TargetUnreachable(f"{name}: {self._explain(error)}") from error
+            raise TargetUnreachable(f"{self._name}: {self._explain(error)}") from error
+
+    @property
+    def _name(self) -> str:
+        on_the_way = f", at {self._at.name} on the way to it" if self._at != self._place else ""
+        return f"{self._place.name}{on_the_way}"
 
     async def _enter(self) -> Pipe:
         opened: list[asyncssh.SSHClientConnection] = []
@@ -123,9 +136,9 @@ class Way:
                 connection.abort()
 
         try:
-            for hop in await self._hops():
-                opened.append(await self._connect(hop, opened))
-            opened.append(await self._connect(self._place, opened))
+            for place in [*await self._hops(), self._place]:
+                self._at = place
+                opened.append(await self._connect(place, opened))
             command = find_python(self._login.python)
             process = await opened[-1].create_process(command, encoding=None, window=_WINDOW)
         except BaseException:
@@ -176,25 +189,33 @@ class Way:
 
     def _explain(self, error: Exception) -> str:
         """Say what stands in the way, and what to do about it."""
-        where = f"{self._place.host} port {self._place.port or self._login.port or 22}"
+        own = self._login.port if self._at is self._place else None
+        where = f"{self._at.host} port {self._at.port or own or 22}"
         match error:
             case asyncssh.Error() | ValueError():
                 return self._explain_login(error, where)
             case ConnectionRefusedError():
                 return f"connection refused: no SSH server listens at {where}"
             case socket.gaierror():
-                return f"the name {self._place.host!r} cannot be resolved: {error.strerror}"
+                return f"the name {self._at.host!r} cannot be resolved: {error.strerror}"
             case OSError() if error.errno in _ROUTE:
-                return f"there is no route to {where}: {error.strerror}"
+                return f"there is no route to {where}"
+            case OSError() if error.errno:
+                return f"{where} cannot be reached: {os.strerror(error.errno)}"
             case _:
                 return f"{where} cannot be reached: {error}"
 
     def _explain_login(self, error: Exception, where: str) -> str:
         match error:
+            case asyncssh.HostKeyNotVerifiable() if self.pin is None or self._at != self._place:
+                return (
+                    "its host key is not the one in ~/.ssh/known_hosts: another machine may have "
+                    f"its address. If you know why: ssh-keygen -R {shlex.quote(self._at.known_as)}"
+                )
             case asyncssh.HostKeyNotVerifiable():
                 return (
-                    f"its host key has changed ({error}): another machine may have its address. If "
-                    "you know why, detach the target and attach it again"
+                    "its host key has changed: another machine may have its address. If you know "
+                    "why, detach the target and attach it again"
                 )
             case asyncssh.PermissionDenied():
                 return f"the login was refused: {self._tried()}; check the user name, too"

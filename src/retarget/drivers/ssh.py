@@ -95,10 +95,22 @@ class Config(BaseModel):
             raise ValueError(f"{python!r} is not a plain absolute path such as /usr/bin/python3.11")
         return python
 
+    @field_validator("key")
+    @classmethod
+    def _text_of_a_key(cls, key: SecretStr | None) -> SecretStr | None:
+        if key is not None and "PRIVATE KEY" not in key.get_secret_value():
+            raise ValueError("it is the text of a private key, which the file of one holds")
+        return key
+
     @model_validator(mode="after")
     def _one_or_many(self) -> Self:
-        if (self.address is None) == (not self.hosts):
+        if self.address is None and not self.hosts:
             raise ValueError("give the address of one machine, or the hosts of a pool")
+        if self.address is not None and self.hosts:
+            raise ValueError("give the address of one machine or the hosts of a pool, not both")
+        for name in ("user", "port"):
+            if getattr(self, name) and all(getattr(each, name) for each in self.places.values()):
+                raise ValueError(f"the {name} is in every address already; give it once")
         return self
 
     @property
@@ -234,9 +246,12 @@ class Driver:
     def remove_environment(self, digest: str) -> bool:
         hosts = self._hosts.values()
         asked = [host.asking("remove_environment", digest=digest, patience=60.0) for host in hosts]
-        results = together(asked)
+        results = together(asked, all_=False)
         if "used" in results:
             raise Conflict(f"environment {digest[:12]} is used by a running job; try again later")
+        unreached = [each for each in results if isinstance(each, TargetUnreachable)]
+        if unreached and "removed" not in results:
+            raise unreached[0]
         return "removed" in results
 
     def _node(self, host: Host, found: Any) -> Node:

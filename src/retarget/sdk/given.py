@@ -7,6 +7,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from retarget.core.errors import Invalid
+from retarget.core.units import parse_memory
 
 TEXT = ((str,), "a text")
 COUNT = ((Integral,), "a whole number, such as 2")
@@ -62,8 +63,11 @@ def tags(value: object) -> dict[str, Any]:
 
 
 def settings(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as they are sent: paths as text, at any depth."""
-    return {name: _sent(each) for name, each in value.items()}
+    """Return settings as they are sent: paths as text, at any depth; `memory` as bytes."""
+    sent = {name: _sent(each) for name, each in value.items()}
+    if isinstance(sent.get("memory"), str):
+        sent["memory"] = parse_memory(sent["memory"])
+    return sent
 
 
 def address(place: str, name: object, what: str) -> str:

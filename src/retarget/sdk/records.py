@@ -1,7 +1,7 @@
 """What a server tells, as plain values. Fields a newer server adds are passed over."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from types import UnionType
 from typing import Any, TypeVar, cast, get_args, get_origin
 
@@ -44,6 +44,7 @@ class Attempt:
     started: float | None
     ended: float | None
     resumes: int = 0
+    nodes: list[str] = field(default_factory=list[str])
     launched: float | None = None
     preparing: float | None = None
     starting: float | None = None

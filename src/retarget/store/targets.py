@@ -120,8 +120,8 @@ def _in_use(name: str, left: Sequence[Job]) -> str:
     named = ", ".join(job.name for job in left[:_NAMED])
     more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
     return (
-        f"target {name!r} has {count} that did not end yet: {named}{more}; wait for them or "
-        "cancel them, or have them fail by detaching it with force"
+        f"target {name!r} has {count} that did not end yet: {named}{more}; wait or cancel, "
+        "or detach it with --force, and what is left fails"
     )
 
 
