@@ -49,3 +49,36 @@ def test_a_target_with_a_job_goes_only_by_force_and_takes_it_along(
     shown = attached("job", "list").stdout
     assert "failed" in shown
     assert not [words for _, words in lab[0].processes() if words[:2] == ["sleep", "1000"]]
+
+
+@pytest.mark.targets
+def test_settings_that_leave_a_job_behind_are_refused(
+    attached: Cli, lab: list[Host], tmp_path: Path
+) -> None:
+    (folder := tmp_path / "code").mkdir()
+    words = ("--detach", "--name", "stays", "-t", "far", "--code", folder)
+    assert attached("run", *words, "--", "sleep", "1000").returncode == 0
+    moved = attached("target", "update", "far", "--address", lab[1].address)
+    assert moved.returncode != 0
+    assert "job 'stays' would be out of reach with these settings" in moved.stderr
+    attached("job", "cancel", "stays")
+    attached("job", "wait", "stays", timeout=60)
+    moved = attached("target", "update", "far", "--address", lab[1].address)
+    assert moved.returncode == 0, moved.stderr
+
+
+@pytest.mark.targets
+def test_two_targets_of_one_machine_do_not_disturb_each_other(
+    attached: Cli, lab: list[Host], tmp_path: Path
+) -> None:
+    way = ("--kind", "ssh", "--address", f"ml@{lab[0].address}", "--key", lab[0].key)
+    assert attached("target", "attach", "same", *way).returncode == 0
+    (folder := tmp_path / "code").mkdir()
+    words = ("--detach", "--name", "talk", "-t", "same", "--code", folder)
+    assert attached("run", *words, "--", "sh", "-c", _TALK).returncode == 0
+    gone = attached("target", "detach", "far")
+    assert gone.returncode == 0, gone.stderr
+    ended = attached("job", "wait", "talk", timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert len(attached("job", "logs", "talk").stdout.splitlines()) == 30
+    assert attached("target", "detach", "same").returncode == 0

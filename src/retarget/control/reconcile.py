@@ -264,10 +264,9 @@ class Loop:
             self._reject(attempt, error)
         except (TargetUnreachable, OSError) as error:
             if untouched and isinstance(error, NothingStarted):
-                if self._is_taken_back(job, attempt, error):
-                    return
                 self._untouched.add(attempt.key)
-            self._later(job, attempt, error)
+            if not self._is_taken_back(job, attempt, error):
+                self._later(job, attempt, error)
         else:
             self._adopt(job, attempt, driver, handle)
 
@@ -298,12 +297,15 @@ class Loop:
                 raise LaunchRejected(giving_up(seen, ""))
         return driver, driver.launch(launch_of(self._parts, job, attempt, target.facts))
 
-    def _is_taken_back(self, job: Job, attempt: Attempt, error: NothingStarted) -> bool:
+    def _is_taken_back(self, job: Job, attempt: Attempt, error: Exception) -> bool:
         """Give up a place that nothing came of, if it is not there any more or not wanted."""
+        ready = not isinstance(error, NotReady)
+        if ready and attempt.key not in self._untouched:
+            return False
         if job.state is JobState.CANCELING:
             self._end(attempt, "canceled before it was started")
             return True
-        if isinstance(error, NotReady) or not self._is_set_aside(attempt):
+        if not (ready and self._is_set_aside(attempt)):
             return False
         reason = f"{error}; nothing was started there, and it waits for another place"
         with suppress(Conflict):  # the next try finds out more

@@ -30,7 +30,9 @@ def validated(kind: str, given: Mapping[str, Any]) -> BaseModel:
     if config.model_config.get("extra") != "allow":
         _check_known(given, config)
     try:
-        return config.model_validate(given)
+        found = config.model_validate(given)
+        _check_finite(found.model_dump(), "config")  # "inf" is text until it is read
+        return found
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
     field = ".".join(["config", *_path(first["loc"], config)])

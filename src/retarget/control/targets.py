@@ -9,7 +9,7 @@ from retarget.control.parts import Parts
 from retarget.control.secrets import keep, seal, unseal
 from retarget.control.settings import known_settings, validated
 from retarget.core.driver import Driver, Handle, Phase, Releases, Settles
-from retarget.core.errors import Conflict, RetargetError
+from retarget.core.errors import Conflict, RetargetError, TargetUnreachable
 from retarget.core.jobs import Attempt, Job
 from retarget.core.names import check_name
 from retarget.core.states import LIVE
@@ -17,6 +17,7 @@ from retarget.core.targets import Target, check_tags
 
 _log = logging.getLogger(__name__)
 _LEAVING = 10.0  # seconds that runners which were told to stop may take to be gone
+_ANSWERING = 5.0  # seconds that a launch which is under way may take
 _TRIES = 20
 
 
@@ -38,7 +39,8 @@ def update(
 ) -> Target:
     """Change settings of a target, if it answers with them; those not given stay as they are.
 
-    Jobs that are on it go on, and are looked for by the new settings.
+    Jobs that are on it go on, and are looked for by the new settings. Raise Conflict for settings
+    by which one of them would not be found: it would be taken for lost, and tried again.
     """
     before = parts.targets.find(name)
     _check_not_ours(parts, before, config)
@@ -48,6 +50,8 @@ def update(
     sealed = seal(validated(before.kind, merged), secret=parts.secret, target=name)
     change = {"config": sealed, "tags": before.tags if tags is None else check_tags(tags)}
     found = _answering(parts, before.model_copy(update=change))
+    if found.config != before.config:
+        _check_in_reach(parts, found)
     parts.targets.change(found)
     parts.wake()
     _release(parts, before)
@@ -89,7 +93,11 @@ def call_off(driver: Driver, handle: Handle) -> None:
 
 def _answering(parts: Parts, target: Target) -> Target:
     driver = parts.connect(target)
-    facts = driver.check()
+    try:
+        facts = driver.check()
+    except TargetUnreachable:
+        _release(parts, target)  # nobody is to go on knocking
+        raise
     learnt = driver.settle() if isinstance(driver, Settles) else {}
     return target.model_copy(
         update={
@@ -99,6 +107,28 @@ def _answering(parts: Parts, target: Target) -> Target:
             "reason": "",
         }
     )
+
+
+def _check_in_reach(parts: Parts, target: Target) -> None:
+    live = _launched(parts, target.name)
+    handles = [Handle(attempt.handle) for _, attempt in live if attempt.handle is not None]
+    seen = iter(parts.connect(target).poll(handles) if handles else ())
+    for job, attempt in live:
+        if attempt.handle is None or next(seen).phase is Phase.GONE:
+            raise Conflict(
+                f"job {job.name!r} would be out of reach with these settings; wait for it, cancel "
+                "it, or attach another target"
+            )
+
+
+def _launched(parts: Parts, target: str) -> list[tuple[Job, Attempt]]:
+    """Return what is on a target, when it has answered for each or some seconds have passed."""
+    deadline = time.monotonic() + _ANSWERING
+    while True:
+        live = [pair for pair in parts.jobs.live() if pair[1].target == target]
+        if all(attempt.handle for _, attempt in live) or time.monotonic() > deadline:
+            return live
+        time.sleep(0.05)
 
 
 def _check_not_ours(parts: Parts, target: Target, config: Mapping[str, Any]) -> None:

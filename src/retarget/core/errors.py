@@ -76,7 +76,7 @@ class NothingStarted(TargetUnreachable):
 
 
 class NotReady(NothingStarted):
-    """The target is on its way to take a launch: ask again."""
+    """The target has nothing of a launch, and is on its way to take it: ask again."""
 
 
 class LaunchRejected(TargetError):

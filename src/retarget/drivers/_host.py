@@ -105,6 +105,10 @@ class Host:
         port = parts.port or (443 if secure else 80)
         self._server = (parts.hostname or "", port, secure)
 
+    def lead_as(self, other: "Host") -> None:
+        """Have the doors that another of the same machine had."""
+        self._doors, self._server = set(other._doors), other._server
+
     def release(self) -> None:
         """Let the link go."""
         _loop().call_soon_threadsafe(self._stop)

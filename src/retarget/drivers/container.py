@@ -195,10 +195,13 @@ class Driver:
             return f"{words}: {said[-1500:]}" if said else words
 
     def release(self) -> None:
+        """Let go of the containers that have ended. Another target may have the same engine."""
         with _turn:
-            mine = [key for key in _hosts if key[1] == self._engine]
-        for _, _, handle in mine:
-            self._let_go(handle)
+            mine = [key for _, engine, key in _hosts if engine == self._engine]
+        seen = self.poll([Handle(key) for key in mine])
+        for key, each in zip(mine, seen, strict=True):
+            if each.phase in (Phase.EXITED, Phase.DEAD, Phase.GONE):
+                self._let_go(key)
 
     # -- containers
 

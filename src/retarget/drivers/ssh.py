@@ -226,7 +226,7 @@ class Driver:
         with _turn:
             for identity, kept in list(_hosts.items()):
                 if kept in self._ways.values():
-                    del _hosts[identity]
+                    _released[identity] = _hosts.pop(identity)[0]
         for host in self._hosts.values():
             host.release()
 
@@ -347,6 +347,7 @@ def _meeting_port(key: str) -> int:
 
 
 _hosts: dict[str, tuple[Host, Way]] = {}  # by all that decides how each is reached
+_released: dict[str, Host] = {}  # another target may have the same: its runners need their doors
 _turn = threading.Lock()
 
 
@@ -357,7 +358,10 @@ def _reach(config: Config, name: str) -> tuple[Host, Way]:
     with _turn:
         if identity not in _hosts:
             way = Way(config.places[name], login, config.pins.get(name))
-            _hosts[identity] = Host(name, way.enter, Bringing(config.root, _zipapp())), way
+            host = Host(name, way.enter, Bringing(config.root, _zipapp()))
+            if identity in _released:
+                host.lead_as(_released.pop(identity))
+            _hosts[identity] = host, way
         return _hosts[identity]
 
 
