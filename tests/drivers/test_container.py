@@ -204,6 +204,11 @@ class TestSentences(InContainers, Bench):
         with pytest.raises(Invalid, match="image is missing"):
             driver.screen(Environment())
 
+    def test_what_ssh_says_of_an_engine_far_away_is_told(self) -> None:
+        driver = connect_to("container", {"engine": "ssh://nobody@127.0.0.1:1"})
+        with pytest.raises(TargetUnreachable, match=r"127\.0\.0\.1 port 1: Connection refused"):
+            driver.check()
+
     def test_an_engine_must_have_an_address(self) -> None:
         with pytest.raises(Invalid, match=r"is not unix:///PATH, tcp://HOST:PORT"):
             connect_to("container", {"engine": "docker"})

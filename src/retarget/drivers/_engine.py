@@ -17,6 +17,7 @@ from docker.errors import APIError, DockerException
 from docker.types import DeviceRequest
 
 from retarget.core.errors import TargetUnreachable
+from retarget.drivers._tunnel import tunnel
 
 _SOCKETS = (
     "/var/run/docker.sock",
@@ -123,10 +124,8 @@ def client(engine: str) -> Any:
         if engine.startswith("unix://"):
             with socket.socket(socket.AF_UNIX) as probe:  # the SDK leaves what fails open
                 probe.connect(engine.removeprefix("unix://"))
-        over_ssh = engine.startswith("ssh://")
-        _clients[identity] = docker.APIClient(
-            base_url=engine, timeout=_PATIENCE, version="auto", use_ssh_client=over_ssh
-        )
+        at = f"unix://{tunnel(engine)}" if engine.startswith("ssh://") else engine
+        _clients[identity] = docker.APIClient(base_url=at, timeout=_PATIENCE, version="auto")
     return _clients[identity]
 
 

@@ -40,6 +40,7 @@ from retarget.drivers._engine import (
 )
 from retarget.drivers._host import Host, together
 from retarget.drivers._images import have_image, what_was_said
+from retarget.drivers._tunnel import last_words
 from retarget.drivers.local import uv_here
 from retarget.runner.machine import cards
 from retarget.runner.package import build_zipapp
@@ -377,7 +378,8 @@ class Driver:
             raise TargetUnreachable(f"the engine says: {error.explanation or error}") from error
         except (DockerException, requests.RequestException, OSError) as error:
             raise TargetUnreachable(
-                f"the container engine at {self._engine} does not answer: {cause(error)}; see "
+                f"the container engine at {self._engine} does not answer: "
+                f"{last_words(self._engine) or cause(error)}; see "
                 "that it runs, and that the server's user may use it"
             ) from error
 
