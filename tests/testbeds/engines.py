@@ -99,7 +99,8 @@ def docker_engine(where: Path, *, live_restore: bool = False) -> Generator["Engi
 def podman_engine(where: Path) -> Generator["Engine"]:
     """Start Podman's service. Its containers have parents of their own, and outlive it."""
     (where / "containers.conf").write_text(_PODMAN.format(where=where))
-    conf = ["env", f"CONTAINERS_CONF={where}/containers.conf", "podman"]
+    # what a killed build leaves goes with the rest
+    conf = ["env", f"CONTAINERS_CONF={where}/containers.conf", f"TMPDIR={where}", "podman"]
     stores = [f"--root={where}/root", "--runroot=/run/store", "--storage-driver=overlay"]
     with _sharing_cgroup("libpod_parent"), short_folder() as short:
         url = f"unix://{short}/socket"
