@@ -5,6 +5,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,10 @@ class TestSsh(OnAHost, DriverContract):
 def _new_key() -> str:
     key = asyncssh.generate_private_key("ssh-ed25519")  # pyright: ignore[reportUnknownMemberType]
     return key.export_private_key().decode()
+
+
+def _at_login(host: Host, commands: str) -> None:
+    (host.home_of("ml") / ".bashrc").write_text(f"{commands}\n")
 
 
 def _release(config: dict[str, Any]) -> None:
@@ -217,6 +222,41 @@ class TestAttaching:
     def test_a_slow_login_is_slow_and_not_dead(self, check: Check, host: Host) -> None:
         host.set_login_delay(2)
         assert check(timeout=60)[0].nodes
+
+    def test_a_login_may_print_and_nobody_else_waits(self, check: Check, lab: list[Host]) -> None:
+        assert check(address=f"ml@{lab[1].address}")[0].nodes
+        _at_login(lab[0], "yes | head -c 1000000; echo 'RETARGET {}'; echo 'RETARGET junk'")
+        took: list[float] = []
+        with ThreadPoolExecutor(1) as pool:
+            noisy = pool.submit(check)
+            while not noisy.done():
+                start = time.monotonic()
+                check(address=f"ml@{lab[1].address}")
+                took.append(time.monotonic() - start)
+        assert noisy.result()[0].nodes[0].reason == ""
+        assert max(took) < 2
+
+    @pytest.mark.parametrize("words", ["yes", "cat /dev/zero"])
+    def test_a_login_that_prints_too_much_is_said(
+        self, check: Check, host: Host, words: str
+    ) -> None:
+        _at_login(host, words)
+        with pytest.raises(TargetUnreachable, match="the login prints too much"):
+            check()
+
+    def test_a_login_that_hangs_is_given_up(self, check: Check, host: Host) -> None:
+        _at_login(host, "sleep 1000")
+        with pytest.raises(
+            TargetUnreachable, match=r"within 3 s \(timeout\): does ~/\.bashrc wait"
+        ):
+            check(timeout=3)
+
+    @pytest.mark.parametrize("reads", ["read x", "read -n 3 x", "read x; read y"])
+    def test_a_login_that_reads_is_said(self, check: Check, host: Host, reads: str) -> None:
+        _at_login(host, reads)
+        with pytest.raises(TargetUnreachable, match="reads the input that is for the") as caught:
+            check()
+        assert "Traceback" not in str(caught.value)
 
     @pytest.mark.parametrize(
         ("config", "match"),

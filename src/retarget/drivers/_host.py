@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
 from retarget.core.errors import TargetUnreachable
@@ -30,13 +30,19 @@ _ELSEWHERE = (
 )
 _IS_NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 8))"
 # Reads so many bytes and runs them: nothing may be read beyond them, that is for what comes then.
+_EATEN = (
+    "something of the login, such as ~/.bashrc, reads the input that is for the agent: "
+    "let it do so only in a terminal"
+)
 _LOAD = (
-    'import os; f = os.fdopen(os.dup(0), \\"rb\\", 0); n = int(f.read(8)); s = b\\"\\"; '
+    'import os, sys; f = os.fdopen(os.dup(0), \\"rb\\", 0); n = f.read(8); s = b\\"\\"; '
+    f'n.isdigit() or sys.exit(\\"{_EATEN}\\"); n = int(n); '
     'exec(\\"while len(s) < n: s += f.read(n - len(s))\\"); exec(s)'
 )
 _NO_PYTHON = 97
-_MARK = b"\nRETARGET "
+_MARK = b"RETARGET "  # at the beginning of a line
 _NOISE = 1 << 20  # bytes that a login may say before the agent does
+_TURN = 1 << 12  # bytes of them after which others have their turn
 _PING = 5.0  # seconds between two signs of life
 _SILENCE = 20.0  # seconds without one after which the link is given up
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)  # seconds before trying again
@@ -83,6 +89,7 @@ class Host:
     ) -> None:
         self.name = name
         self.facts: dict[str, Any] | None = None  # what it said of itself when it was last asked
+        self.patience = 30.0  # seconds until there must be an agent, from the first step on
         self._enter = enter
         self._brings = brings
         self._server: tuple[str, int, bool] | None = None
@@ -196,11 +203,19 @@ class Host:
 
     async def _connect(self) -> Pipe:
         """Open the way, and have an agent at its end."""
+        deadline = _now() + self.patience
         pipe = await self._enter()
         if self._brings is None:
             return pipe  # what it leads to is an agent already
         try:
-            await self._load(pipe, self._brings)
+            async with asyncio.timeout_at(deadline):
+                await self._load(pipe, self._brings)
+        except TimeoutError:
+            pipe.close()
+            raise TargetUnreachable(
+                f"{self.name}: logged in, and no agent has spoken within {self.patience:g} s "
+                "(timeout): does ~/.bashrc wait for something?"
+            ) from None
         except (asyncio.IncompleteReadError, OSError) as error:
             pipe.close()
             said = (await pipe.said()).strip()[-500:]
@@ -217,12 +232,32 @@ class Host:
         told = {"root": brings.root, "runner": zipapp.name, "size": size}
         text = json.dumps(told).encode()
         pipe.writer.write(b"%08d%b%08d%b" % (len(source), source, len(text), text))
-        answer = await _hear(pipe.reader)
+        answer = await self._hear(pipe.reader)
         if "error" in answer:
             raise TargetUnreachable(f"{self.name}: {_trouble(answer)}")
         if not answer["have"]:
             pipe.writer.write(await asyncio.to_thread(zipapp.read_bytes))
             await pipe.writer.drain()
+
+    async def _hear(self, reader: Any) -> dict[str, Any]:
+        """Return the loader's first words. A login may say anything before, but not endlessly."""
+        noise = 0
+        while noise <= _NOISE:
+            try:
+                line = await reader.readuntil(b"\n")  # nothing of what comes then may be taken
+            except asyncio.IncompleteReadError as error:
+                if noise + len(error.partial) <= _NOISE:
+                    raise
+                break
+            if (words := _read_words(line)) is not None:
+                return words
+            if noise % _TURN + len(line) >= _TURN:
+                await asyncio.sleep(0)  # reading what is there already is no pause
+            noise += len(line)
+        raise TargetUnreachable(
+            f"{self.name}: the login prints too much before the agent can speak: does ~/.bashrc "
+            "print without end?"
+        )
 
     async def _opened(self, channel: Channel) -> None:
         """Carry a connection at a door of the machine to the server."""
@@ -270,15 +305,16 @@ def _trouble(answer: dict[str, Any]) -> str:
             return f"{answer['path']}: {answer['error']}"
 
 
-async def _hear(reader: Any) -> dict[str, Any]:
-    """Return the loader's first words. A login may say anything before."""
-    heard = b""
-    while _MARK not in heard or b"\n" not in heard.partition(_MARK)[2]:
-        part = await reader.read(1)  # nothing of what comes then may be taken
-        if not part or len(heard) > _NOISE:
-            raise asyncio.IncompleteReadError(heard[-500:], None)
-        heard += part
-    return json.loads(heard.partition(_MARK)[2])
+def _read_words(line: bytes) -> dict[str, Any] | None:
+    """Return what the loader says with a line; None when it is not the loader's."""
+    try:
+        told: Any = json.loads(line.removeprefix(_MARK)) if line.startswith(_MARK) else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(told, dict):
+        return None
+    words = cast("dict[str, Any]", told)
+    return words if "have" in words or {"error", "errno", "path"} <= words.keys() else None
 
 
 async def _nothing(_: dict[str, Any], _attached: bytes) -> None:

@@ -93,6 +93,12 @@ class _Reader:
         except asyncssh.Error as error:
             raise ConnectionResetError(str(error)) from error
 
+    async def readuntil(self, end: bytes) -> bytes:
+        try:
+            return await self._stream.readuntil(end)
+        except asyncssh.Error as error:
+            raise ConnectionResetError(str(error)) from error
+
     async def readexactly(self, size: int) -> bytes:
         try:
             return await self._stream.readexactly(size)

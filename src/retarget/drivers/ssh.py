@@ -129,6 +129,8 @@ class Driver:
         self.config = config
         self._ways = {name: _reach(config, name) for name in config.places}
         self._hosts = {name: host for name, (host, _) in self._ways.items()}
+        for host in self._hosts.values():
+            host.patience = config.timeout
 
     def check(self) -> Facts:
         hosts = list(self._hosts.values())
