@@ -313,6 +313,50 @@ def test_a_host_behind_another_is_reached_past_it(tmp_path: Path) -> None:
         _release(config)
 
 
+def test_a_password_is_not_shown_to_a_host_on_the_way(tmp_path: Path) -> None:
+    need(hosts_missing())
+    with machines(2, where=tmp_path, behind=True) as (gate, inner):
+        config = {
+            "address": f"ml@{inner.address}",
+            "password": PASSWORD,
+            "jump": f"ml@{gate.address}",
+            "timeout": 20,
+        }
+        refused = rf"at {gate.address} on the way to it: the login was refused: no key"
+        with pytest.raises(TargetUnreachable, match=refused):
+            connect_to("ssh", config).check()
+        _release(config)
+        assert "password for ml" not in (tmp_path / "lab1/sshd.log").read_text()
+        config["key"] = gate.key.read_text()
+        assert connect_to("ssh", config).check().nodes[0].cpus
+        _release(config)
+
+
+def test_a_changed_key_of_a_host_on_the_way_is_refused(tmp_path: Path) -> None:
+    need(hosts_missing())
+    with machines(2, where=tmp_path, behind=True) as (gate, inner):
+        config: dict[str, Any] = {
+            "address": f"ml@{inner.address}",
+            "key": inner.key.read_text(),
+            "jump": f"root@{gate.address}",
+        }
+        driver = connect_to("ssh", config)
+        assert isinstance(driver, ssh.Driver)
+        details = driver.check().details
+        learnt = driver.settle()
+        driver.release()
+        pins = learnt["pins"]
+        assert {name: pin.split()[1] for name, pin in pins.items()} == {
+            host.address: host.host_key.split()[1] for host in (gate, inner)
+        }
+        assert [name for name in details if "host key" in name] == ["host key"]
+        gate.new_host_key()
+        changed = rf"at {gate.address} on the way to it: its host key has changed"
+        with pytest.raises(TargetUnreachable, match=changed):
+            connect_to("ssh", config | learnt).check()
+        _release(config | learnt)
+
+
 @pytest.mark.targets
 class TestLosses(OnAHost, Bench):
     """What is lost between here and a host is found again, and nothing of it twice."""

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,13 +107,20 @@ class _Reader:
 
 
 class Way:
-    """How one host is reached. The key it has when it is first met is the one it must keep."""
+    """How one host is reached. The key it has when it is first met is the one it must keep.
+
+    So must each host on the way.
+    """
 
     def __init__(self, place: Place, login: Login, pin: str | None) -> None:
-        self.pin = pin
+        self.pins = {} if pin is None else {place.name: pin}  # the keys of hosts by their names
         self._place = place
         self._login = login
         self._at = place  # where it is on its way
+
+    def expect(self, pins: Mapping[str, str]) -> None:
+        """Have hosts that were not met yet show these keys."""
+        self.pins = {**pins, **self.pins}
 
     async def enter(self) -> Pipe:
         patience = self._login.timeout
@@ -164,7 +171,7 @@ class Way:
     async def _connect(
         self, place: Place, past: Sequence[asyncssh.SSHClientConnection]
     ) -> asyncssh.SSHClientConnection:
-        pin = self.pin if place is self._place else None
+        pin = self.pins.get(self._pinned_as(place))
         options: dict[str, Any] = {
             "tunnel": past[-1] if past else (),
             "known_hosts": ([asyncssh.import_public_key(pin)], [], []) if pin else (),
@@ -176,17 +183,25 @@ class Way:
         }
         options |= self._credentials(place)
         connection = await asyncssh.connect(place.host, **options)
-        if place is self._place and (key := connection.get_server_host_key()) is not None:
-            self.pin = key.export_public_key().decode().strip()
+        if (key := connection.get_server_host_key()) is not None:
+            self.pins[self._pinned_as(place)] = key.export_public_key().decode().strip()
         return connection
+
+    def _pinned_as(self, place: Place) -> str:
+        """Name a host, so that one on the way is not taken for the last at another port of it."""
+        own = self._login.port
+        return f"{place.name}:22" if self._is_hop(place) and own and not place.port else place.name
+
+    def _is_hop(self, place: Place) -> bool:
+        return place is not self._place
 
     def _credentials(self, place: Place) -> dict[str, Any]:
         login = self._login
-        last = place is self._place
+        last = not self._is_hop(place)
         found: dict[str, Any] = {
             "username": place.user or (login.user if last else None),
             "port": place.port or (login.port if last else None),
-            "password": login.password,
+            "password": login.password if last else None,  # hosts on the way would see it
             "passphrase": login.passphrase,
         }
         if login.key is not None:
@@ -195,7 +210,7 @@ class Way:
 
     def _explain(self, error: Exception) -> str:
         """Say what stands in the way, and what to do about it."""
-        own = self._login.port if self._at is self._place else None
+        own = None if self._is_hop(self._at) else self._login.port
         where = f"{self._at.host} port {self._at.port or own or 22}"
         match error:
             case asyncssh.Error() | ValueError():
@@ -213,7 +228,7 @@ class Way:
 
     def _explain_login(self, error: Exception, where: str) -> str:
         match error:
-            case asyncssh.HostKeyNotVerifiable() if self.pin is None or self._at != self._place:
+            case asyncssh.HostKeyNotVerifiable() if self._pinned_as(self._at) not in self.pins:
                 return (
                     "its host key is not the one in ~/.ssh/known_hosts: another machine may have "
                     f"its address. If you know why: ssh-keygen -R {shlex.quote(self._at.known_as)}"
@@ -235,7 +250,7 @@ class Way:
                 return f"logging in at {where} failed: {error}"
 
     def _tried(self) -> str:
-        if self._login.password is not None:
+        if self._login.password is not None and not self._is_hop(self._at):
             return "the password is wrong, or no password is taken"
         if self._login.key is not None:
             return "the key is not accepted"

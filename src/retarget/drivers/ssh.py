@@ -129,8 +129,9 @@ class Driver:
         self.config = config
         self._ways = {name: _reach(config, name) for name in config.places}
         self._hosts = {name: host for name, (host, _) in self._ways.items()}
-        for host in self._hosts.values():
+        for host, way in self._ways.values():
             host.patience = config.timeout
+            way.expect(config.pins)
 
     def check(self) -> Facts:
         hosts = list(self._hosts.values())
@@ -281,7 +282,8 @@ class Driver:
         return details
 
     def _pins(self) -> dict[str, str]:
-        return {name: way.pin for name, (_, way) in self._ways.items() if way.pin is not None}
+        """Return the keys of all hosts that were met, those on the way too."""
+        return {name: key for _, way in self._ways.values() for name, key in way.pins.items()}
 
     def _nodes_of(self, launch: Launch) -> list[str]:
         return [share.node for share in launch.shares] or list(self._hosts)[: launch.nodes]
