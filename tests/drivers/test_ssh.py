@@ -313,6 +313,34 @@ def test_a_host_behind_another_is_reached_past_it(tmp_path: Path) -> None:
         _release(config)
 
 
+def test_a_program_is_brought_once_and_whole(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many launches want it at once, and through however many servers."""
+    program = tmp_path / "uv"
+    program.write_bytes(os.urandom(5 << 20))
+    monkeypatch.setattr(ssh, "uv_here", lambda: str(program))
+    configs = [
+        {"address": f"root@{host.address}", "key": host.key.read_text(), "timeout": seconds}
+        for seconds in (19, 20)
+    ]
+    drivers = [connect_to("ssh", configs[number % 2]) for number in range(6)]
+    with ThreadPoolExecutor(6) as pool:
+        for done in [pool.submit(_bring_uv, driver) for driver in drivers]:
+            done.result()
+    folder = host.home / ".retarget-host/bin"
+    assert os.listdir(folder) == ["uv"]
+    assert (folder / "uv").read_bytes() == program.read_bytes()
+    for config in configs:
+        _release(config)
+
+
+def _bring_uv(driver: Driver) -> None:
+    assert isinstance(driver, ssh.Driver)
+    (host,) = driver._hosts.values()  # pyright: ignore[reportPrivateUsage]
+    driver._bring_uv(host)  # pyright: ignore[reportPrivateUsage]
+
+
 def test_a_password_is_not_shown_to_a_host_on_the_way(tmp_path: Path) -> None:
     need(hosts_missing())
     with machines(2, where=tmp_path, behind=True) as (gate, inner):

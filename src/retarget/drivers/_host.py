@@ -90,6 +90,7 @@ class Host:
         self.name = name
         self.facts: dict[str, Any] | None = None  # what it said of itself when it was last asked
         self.patience = 30.0  # seconds until there must be an agent, from the first step on
+        self.bringing = threading.Lock()  # held by whoever brings a program to it
         self._enter = enter
         self._brings = brings
         self._server: tuple[str, int, bool] | None = None

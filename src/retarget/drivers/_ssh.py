@@ -189,8 +189,10 @@ class Way:
 
     def _pinned_as(self, place: Place) -> str:
         """Name a host, so that one on the way is not taken for the last at another port of it."""
-        own = self._login.port
-        return f"{place.name}:22" if self._is_hop(place) and own and not place.port else place.name
+        usual = (None, 22)
+        if self._is_hop(place) and self._login.port not in usual and place.port in usual:
+            return f"{place.host}:22"
+        return place.name
 
     def _is_hop(self, place: Place) -> bool:
         return place is not self._place

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Coroutine, Sequence
 from dataclasses import astuple
 from functools import lru_cache
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any, Self
@@ -311,21 +311,40 @@ class Driver:
             raise NothingStarted(str(error)) from None
 
     def _bring_uv(self, host: Host) -> None:
-        found, uv = host.ask("facts"), uv_here()
-        if found["uv"] or uv is None or found["machine"] != platform.machine():
+        """Make sure that a host has uv, if ours can run there: once, however many launches ask."""
+        uv = uv_here()
+        if uv is None or not _lacks_uv(host):
             return  # if it is missing after all, the runner says so
-        with open(uv, "rb") as file:
-            size, offset = file.seek(0, 2), 0
-            while offset < size:
-                file.seek(offset)
-                part = file.read(_PART)
-                what = {"name": "uv", "offset": offset, "size": size}
-                offset = together([host.asking("put", attached=part, patience=120.0, **what)])[0]
+        with host.bringing:
+            if _lacks_uv(host):  # nobody has brought it meanwhile
+                _bring(host, Path(uv))
 
     def _for_each(self, handle: Handle, do: str, *, patience: float = _PATIENCE) -> None:
         key, names = _read(handle)
         there = [name for name in names or list(self._hosts)[:1] if name in self._hosts]
         together([self._hosts[name].asking(do, key=key, patience=patience) for name in there])
+
+
+def _lacks_uv(host: Host) -> bool:
+    found = host.ask("facts")
+    return not found["uv"] and found["machine"] == platform.machine()
+
+
+def _bring(host: Host, path: Path) -> None:
+    """Put a program on a host, part by part. It is checked there before it takes its place."""
+    size, offset = path.stat().st_size, 0
+    whole = {"turn": uuid.uuid4().hex, "size": size, "digest": _digest_of(path)}
+    with path.open("rb") as file:
+        while offset < size:
+            file.seek(offset)
+            what = {"name": path.name, "whole": whole, "offset": offset}
+            part = file.read(_PART)
+            offset = together([host.asking("put", attached=part, patience=120.0, **what)])[0]
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, blake2b).hexdigest()
 
 
 def _read(handle: str) -> tuple[str, list[str]]:

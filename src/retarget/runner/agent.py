@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -122,17 +123,22 @@ class Agent:
     def _do_remove_environment(self, digest: str) -> str:
         return self._machine.remove_environment(digest)
 
-    def _do_put(self, name: str, offset: int, size: int, content: bytes) -> int:
-        """Take in a part of a program that was brought along. Return how much is there."""
+    def _do_put(self, name: str, whole: dict[str, Any], offset: int, content: bytes) -> int:
+        """Take in a part of a program that was brought along. Return how much is there.
+
+        It takes its place when it is `whole`, and what was sent. Each turn has a copy of its own.
+        """
         place = os.path.join(self._root, "bin", os.path.basename(name))
-        part = f"{place}.{os.getpid()}.part"
+        part = f"{place}.{os.path.basename(whole['turn'])}.part"
         os.makedirs(os.path.dirname(place), exist_ok=True)
-        with open(part, "r+b" if offset else "wb") as file:
-            file.seek(offset)
-            file.write(content)
-        if offset + len(content) >= size:
-            os.chmod(part, 0o755)
-            os.rename(part, place)
+        try:
+            _add(part, offset, content)
+            if offset + len(content) >= whole["size"]:
+                _check(part, whole["digest"])
+                os.rename(part, place)
+        except OSError:
+            _discard(part)
+            raise
         return offset + len(content)
 
     def _uv(self) -> str | None:
@@ -178,6 +184,31 @@ class Agent:
             return
         channel = await self.link.open()
         await channel.join(reader, writer)
+
+
+def _add(path: str, offset: int, content: bytes) -> None:
+    with open(path, "r+b" if offset else "wb") as file:
+        file.seek(offset)
+        file.write(content)
+
+
+def _check(path: str, digest: str) -> None:
+    """Make a file a program that is there for good, or raise OSError if it is not the right one."""
+    with open(path, "rb") as file:
+        found = hashlib.blake2b()
+        for block in iter(lambda: file.read(1 << 20), b""):
+            found.update(block)
+        if found.hexdigest() != digest:
+            raise OSError(5, "it did not arrive as it was sent", path)
+        os.fchmod(file.fileno(), 0o755)
+        os.fsync(file.fileno())
+
+
+def _discard(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass  # it was never there
 
 
 async def _refuse(channel: Channel) -> None:
