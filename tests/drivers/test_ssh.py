@@ -300,6 +300,43 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
         _release(config)
 
 
+def test_on_a_full_disk_work_is_still_seen_to(tmp_path: Path) -> None:
+    need(hosts_missing())
+    with machines(1, where=tmp_path, home_size="60m") as (host,):
+        config = {"address": f"root@{host.address}", "key": host.key.read_text()}
+        driver = connect_to("ssh", config)
+        launch = Launch.model_validate(
+            {"key": "k1", "job": "j1", "name": "n", "command": ["sleep", "600"], "grace": 1.0}
+        )
+        handle = driver.launch(launch)
+        wait_until(lambda: driver.poll([handle])[0].phase is Phase.RUNNING, "it runs")
+        _release(config)
+        host.kill_sshd()
+        host.fill_disk()
+        host.start_sshd()
+        driver = connect_to("ssh", config)
+        with pytest.raises(TargetUnreachable, match="the disk is full"):
+            driver.check()
+        assert driver.poll([handle])[0].phase is Phase.RUNNING
+        driver.cancel(handle)
+        wait_until(lambda: driver.poll([handle])[0].phase is not Phase.RUNNING, "it ends")
+        driver.forget(handle)
+        assert driver.poll([handle])[0].phase is Phase.GONE
+        _release(config)
+
+
+def test_a_runner_that_a_power_cut_has_left_in_part_is_mended(host: Host) -> None:
+    config = {"address": f"root@{host.address}", "key": host.key.read_text()}
+    assert connect_to("ssh", config).check().nodes
+    _release(config)
+    (runner,) = (host.home / ".retarget-host/runners").iterdir()
+    whole = runner.read_bytes()
+    runner.write_bytes(whole[:1000])
+    assert connect_to("ssh", config).check().nodes[0].cpus
+    assert runner.read_bytes() == whole
+    _release(config)
+
+
 def test_a_host_behind_another_is_reached_past_it(tmp_path: Path) -> None:
     need(hosts_missing())
     with machines(2, where=tmp_path, behind=True) as (gate, inner):

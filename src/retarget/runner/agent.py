@@ -19,6 +19,7 @@ import time
 from typing import Any
 
 from retarget.runner.link import Channel, Link
+from retarget.runner.loader import has_room
 from retarget.runner.machine import Machine
 from retarget.runner.snapshot import trim
 
@@ -82,12 +83,14 @@ class Agent:
     # -- what can be asked
 
     def _do_facts(self) -> dict[str, Any]:
-        self._machine.prepare()
         _remove_old_runners()
         try:
             trim(os.path.join(self._root, "blobs"))
         except OSError:
             pass  # another agent was faster, or the disk is full: tomorrow
+        if not has_room(self._root):
+            raise OSError(f"the disk is full: {self._root}: No space left on device")
+        self._machine.prepare()
         return dict(self._machine.facts(), address=_own_address(), uv=self._uv() is not None)
 
     def _do_launch(self, key: str, told: dict[str, Any], node: dict[str, Any], door: Any) -> None:

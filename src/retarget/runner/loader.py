@@ -12,6 +12,12 @@ import sys
 _ROOM = 16 << 20  # bytes that must be free
 
 
+def has_room(folder: str) -> bool:
+    """Tell whether a disk has enough room for anything to be done on it."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize >= _ROOM
+
+
 def _read(count: int) -> bytes:
     parts = b""
     while len(parts) < count:
@@ -26,6 +32,24 @@ def _say(**told: object) -> None:
     os.write(1, b"\nRETARGET " + json.dumps(told).encode() + b"\n")
 
 
+def _is_whole(path: str, size: int) -> bool:
+    """Tell whether all of a file is there; a power cut may have left less."""
+    try:
+        return os.stat(path).st_size == size
+    except FileNotFoundError:
+        return False
+
+
+def _keep(path: str, content: bytes) -> None:
+    """Write a file, so that it is all there or not at all, whatever happens."""
+    part = f"{path}.{os.getpid()}.part"
+    with open(part, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(part, path)
+
+
 def main() -> None:
     told = json.loads(_read(int(_read(8))).decode())
     root = os.path.expanduser(told["root"])
@@ -34,17 +58,12 @@ def main() -> None:
         os.makedirs(os.path.dirname(path), 0o700, True)
         if not os.access(root, os.W_OK):
             raise OSError(13, "Permission denied", root)
-        room = os.statvfs(root)
-        if room.f_bavail * room.f_frsize < _ROOM:
+        have = _is_whole(path, told["size"])
+        if not have and not has_room(root):
             raise OSError(28, "No space left on device", root)
-        have = os.path.exists(path)
         _say(have=have, python=sys.version.split()[0], root=root)
         if not have:
-            content = _read(told["size"])
-            part = f"{path}.{os.getpid()}.part"
-            with open(part, "wb") as file:
-                file.write(content)
-            os.rename(part, path)
+            _keep(path, _read(told["size"]))
         else:
             os.utime(path)
     except OSError as error:
