@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import socket
 import threading
 import uuid
@@ -33,6 +34,7 @@ from retarget.runner.package import build_zipapp
 
 _PATIENCE = 20.0  # seconds that an agent which is there may take to answer
 _PART = 1 << 20
+_ROOT = re.compile(r"~?/[^\0\ud800-\udfff]*")
 _FIRST_PORT, _PORTS = (
     20_000,
     12_000,
@@ -72,10 +74,17 @@ class Config(BaseModel):
     linger: float = Field(600, ge=0, description="Seconds a runner waits for a lost server")
     pins: dict[str, str] = Field({}, description="The key of each host, as it was when attached")
 
-    @field_validator("address", "jump")
+    @field_validator("address")
+    @classmethod
+    def _a_place(cls, text: str | None) -> str | None:
+        if text is not None:
+            parse_place(text)
+        return text
+
+    @field_validator("jump")
     @classmethod
     def _places(cls, text: str | None) -> str | None:
-        for each in (text or "").split(",") if text is not None else ():
+        for each in text.split(",") if text is not None else ():
             parse_place(each)
         return text
 
@@ -94,6 +103,25 @@ class Config(BaseModel):
         if python is not None and not PYTHON.fullmatch(python):
             raise ValueError(f"{python!r} is not a plain absolute path such as /usr/bin/python3.11")
         return python
+
+    @field_validator("root")
+    @classmethod
+    def _a_folder(cls, root: str) -> str:
+        if not _ROOT.fullmatch(root):
+            raise ValueError(f"{root!r} is not a path such as /data/retarget or ~/.retarget-host")
+        return root
+
+    @field_validator("pins")
+    @classmethod
+    def _keys(cls, pins: dict[str, str]) -> dict[str, str]:
+        for name, key in pins.items():
+            try:
+                fingerprint(key)
+            except ValueError:
+                raise ValueError(
+                    f"what is given for {name!r} is not a public key such as ssh-ed25519 AAAA…"
+                ) from None
+        return pins
 
     @field_validator("key")
     @classmethod
