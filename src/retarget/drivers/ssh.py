@@ -30,7 +30,7 @@ from retarget.core.units import show_memory
 from retarget.drivers._host import PYTHON, Bringing, Host, together
 from retarget.drivers._ssh import Login, Place, Way, fingerprint, parse_place
 from retarget.drivers.local import NO_ENGINE, uv_here
-from retarget.runner.package import build_zipapp
+from retarget.runner.package import keep_zipapp
 
 _PATIENCE = 20.0  # seconds that an agent which is there may take to answer
 _PART = 1 << 20
@@ -443,6 +443,5 @@ def _this_machine() -> str:
     return f"{installed} {socket.gethostname()} {uuid.getnode()}"
 
 
-@lru_cache(maxsize=1)
 def _zipapp() -> Path:
-    return build_zipapp(Path(gettempdir()) / f"retarget-{os.getuid()}")
+    return keep_zipapp(Path(gettempdir()) / f"retarget-{os.getuid()}")

@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 _HERE = Path(__file__).parent
+_kept: dict[Path, Path] = {}  # by the folder that they are in
 
 
 def build_zipapp(folder: Path) -> Path:
@@ -25,6 +26,13 @@ def build_zipapp(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         _make(made, sources)
     return made
+
+
+def keep_zipapp(folder: Path) -> Path:
+    """Return the zipapp in `folder`: made when it is first asked for, and whenever it is gone."""
+    if folder not in _kept or not _kept[folder].exists():
+        _kept[folder] = build_zipapp(folder)
+    return _kept[folder]
 
 
 def _make(made: Path, sources: dict[str, bytes]) -> None:
