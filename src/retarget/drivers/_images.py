@@ -4,41 +4,69 @@ import json
 import os
 import shutil
 import threading
+import time
+from abc import ABC, abstractmethod
+from http.client import HTTPException
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Any, Protocol
+from typing import Any
 
 import requests
-from docker.errors import DockerException, ImageNotFound
+import urllib3
+from docker.errors import APIError, DockerException, NotFound
 
 from retarget.core.driver import Launch
 from retarget.core.errors import LaunchRejected, NotReady, TargetError
 from retarget.core.units import show_memory
 from retarget.drivers._engine import cause, client
-from retarget.runner.errors import Refused, Unreachable
+from retarget.runner.errors import Over, Refused, Unreachable
 from retarget.runner.folder import Folder
 from retarget.runner.sentences import engine_sentence
 from retarget.runner.snapshot import Blobs, lay_out
 
+# labels of what is built: the digest of its environment, and when that was begun
+ENVIRONMENT, BEGUN = "retarget.environment", "retarget.begun"
+
 _coming: "dict[tuple[str, str], Coming]" = {}  # by their engine and name
 _said: dict[str, str] = {}  # by the launch that waited for it
 _turn = threading.Lock()
+_NO_NAME = ("invalid reference", "repository name must")  # what Podman says with a 500
+# what is raised when the engine's end of the connection is gone
+_LOST = (
+    DockerException,
+    requests.RequestException,
+    urllib3.exceptions.HTTPError,
+    HTTPException,
+    ConnectionError,
+)
 
 
 def have_image(api: Any, engine: str, image: str, launch: Launch) -> None:
-    """Make sure that the engine has the image of a launch; NotReady while it is on its way."""
-    if (engine, image) not in _coming and _has(api, image):
+    """Make sure that the engine has the image of a launch; NotReady while it is on its way.
+
+    How that ended is for the launches that waited for it; for others it begins anew.
+    """
+    place = engine, image
+    if not _is_coming(place, launch) and _has(api, image):
         return
     with _turn:
-        coming = _coming.get((engine, image))
-        if coming is None:
-            coming = _coming[engine, image] = _get(engine, image, launch)
-    if coming.thread.is_alive():
-        raise NotReady(coming.progress)
-    _coming.pop((engine, image), None)
+        if not _is_coming(place, launch):
+            _coming[place] = _get(engine, image, launch)
+        coming = _coming[place]
+        coming.waiting.add(launch.key)
+        if coming.thread.is_alive():
+            raise NotReady(coming.progress)
+        coming.waiting.remove(launch.key)
+        if not coming.waiting:
+            del _coming[place]
     if coming.trouble is not None:
         raise coming.trouble
     _said[launch.key] = coming.said
+
+
+def _is_coming(place: tuple[str, str], launch: Launch) -> bool:
+    coming = _coming.get(place)
+    return coming is not None and (coming.thread.is_alive() or launch.key in coming.waiting)
 
 
 def what_was_said(launch: Launch) -> str:
@@ -49,8 +77,12 @@ def what_was_said(launch: Launch) -> str:
 def _has(api: Any, image: str) -> bool:
     try:
         api.inspect_image(image)
-    except ImageNotFound:
+    except NotFound:
         return False
+    except APIError as error:
+        if error.status_code == 400 or any(each in str(error) for each in _NO_NAME):
+            raise LaunchRejected(f"{image!r} is no name of an image: {_words(error)}") from error
+        raise
     return True
 
 
@@ -64,82 +96,99 @@ def _get(engine: str, image: str, launch: Launch) -> "Coming":
     return Build(engine, image, launch, places / f"{image}-{os.getpid()}")
 
 
-class Coming(Protocol):
-    """What a thread sees to."""
+class Coming(ABC):
+    """What a thread sees to. However that ends, there is an image then, or `trouble`."""
 
-    thread: threading.Thread
-    said: str  # what is to be read of it in the log of the job
-    trouble: TargetError | None
+    def __init__(self, engine: str, image: str) -> None:
+        self._engine = engine
+        self._image = image
+        self.waiting: set[str] = set()  # the launches that were told to wait for it
+        self.said: str = ""  # what is to be read of it in the log of the job
+        self.trouble: TargetError | None = None
+        self.thread = threading.Thread(target=self._run, name=f"image {image}", daemon=True)
+        self.thread.start()
 
     @property
+    @abstractmethod
     def progress(self) -> str: ...
 
+    @abstractmethod
+    def _bring(self) -> None:
+        """Have the engine get the image; set `trouble` when it says why it cannot."""
 
-class Pull:
+    @abstractmethod
+    def _refused(self, why: str) -> LaunchRejected: ...
+
+    def _run(self) -> None:
+        try:
+            self._bring()
+            if self.trouble is None and not _has(client(self._engine), self._image):
+                self.trouble = NotReady(f"the engine has left off: {self.progress}")
+        except Exception as error:  # noqa: BLE001 - the edge of a thread
+            self.trouble = self._trouble(error)
+
+    def _trouble(self, error: Exception) -> TargetError:
+        if isinstance(error, TargetError):
+            return error
+        if isinstance(error, _LOST) and not isinstance(error, APIError):
+            return NotReady(f"the engine does not answer: {cause(error)}")
+        return self._refused(_words(error))
+
+
+class Pull(Coming):
     """An image on its way to an engine."""
 
     def __init__(self, engine: str, image: str) -> None:
-        self._image = image
         self._progress = ""
-        self.said = ""
-        self.trouble: TargetError | None = None
-        self.thread = threading.Thread(target=self._run, args=(engine, image), daemon=True)
-        self.thread.start()
+        super().__init__(engine, image)
 
     @property
     def progress(self) -> str:
         return f"image {self._image!r} is being pulled{self._progress}"
 
-    def _run(self, engine: str, image: str) -> None:
+    def _bring(self) -> None:
         layers: dict[str, tuple[int, int]] = {}
+        image = self._image
         name, _, tag = image.partition("@") if "@" in image else _tagged(image)
-        try:
-            for told in client(engine).pull(name, tag=tag or None, stream=True, decode=True):
-                if "error" in told:
-                    self.trouble = self._refused(told["error"])
-                size: dict[str, int] = told.get("progressDetail") or {}
-                if told.get("status") == "Downloading" and size.get("total"):
-                    layers[told["id"]] = size.get("current", 0), size["total"]
-                    have, total = (sum(each) for each in zip(*layers.values(), strict=True))
-                    self._progress = f" ({show_memory(have)} of {show_memory(total)})"
-        except (DockerException, requests.RequestException) as error:
-            explained = getattr(error, "explanation", None)
-            self.trouble = self._refused(str(explained or cause(error)))
+        for told in client(self._engine).pull(name, tag=tag or None, stream=True, decode=True):
+            if "error" in told:
+                self.trouble = self._refused(told["error"])
+            size: dict[str, int] = told.get("progressDetail") or {}
+            if told.get("status") == "Downloading" and size.get("total"):
+                layers[told["id"]] = size.get("current", 0), size["total"]
+                have, total = (sum(each) for each in zip(*layers.values(), strict=True))
+                self._progress = f" ({show_memory(have)} of {show_memory(total)})"
 
     def _refused(self, why: str) -> LaunchRejected:
         return LaunchRejected(f"image {self._image!r} cannot be had: {why}")
 
 
-class Build:
+class Build(Coming):
     """An image that is built from a Dockerfile and the folder around it, which the server has."""
 
     def __init__(self, engine: str, image: str, launch: Launch, place: Path) -> None:
-        self._engine = engine
-        self._image = image
         self._launch = launch
         self._place = place
         self._file = launch.environment.dockerfile or ""
         self._step = ""
-        self.said = ""
-        self.trouble: TargetError | None = None
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
+        super().__init__(engine, image)
 
     @property
     def progress(self) -> str:
         return f"{self._file} is being built{self._step}"
 
-    def _run(self) -> None:
+    def _bring(self) -> None:
         try:
             self._build(self._fetch())
-        except Refused as error:
-            self.trouble = self._refused(f"its context cannot be had: {error}")
-        except Unreachable as error:
-            self.trouble = NotReady(f"the context of {self._file} cannot be had yet: {error}")
-        except (DockerException, requests.RequestException, OSError) as error:
-            self.trouble = self._refused(str(getattr(error, "explanation", None) or cause(error)))
         finally:
             shutil.rmtree(self._place, ignore_errors=True)
+
+    def _trouble(self, error: Exception) -> TargetError:
+        if isinstance(error, Refused):
+            return self._refused(f"its context cannot be had: {error}")
+        if isinstance(error, Unreachable | Over):  # others may wait for it, too
+            return NotReady(f"the context of {self._file} cannot be had yet: {error}")
+        return super()._trouble(error)
 
     def _fetch(self) -> str:
         """Lay out the context as a runner does, with the launch's own token."""
@@ -153,7 +202,10 @@ class Build:
         return str(context)
 
     def _build(self, context: str) -> None:
-        options: dict[str, Any] = {"tag": self._image, "forcerm": True, "network_mode": "host"}
+        options: dict[str, Any] = {"tag": self._image, "network_mode": "host"}
+        options |= {"rm": True, "forcerm": True}  # Podman takes the one for successes alone
+        digest = self._launch.environment.digest or ""
+        options["labels"] = {ENVIRONMENT: digest, BEGUN: f"{time.time():.3f}"}
         api = client(self._engine)
         for told in api.build(path=context, dockerfile=self._file, decode=True, **options):
             words = str(told.get("stream") or told.get("error") or "").strip()
@@ -166,6 +218,10 @@ class Build:
     def _refused(self, why: str) -> LaunchRejected:
         message = f"environment: {self._file} cannot be built: {why}"
         return LaunchRejected(message, said=self.said)
+
+
+def _words(error: Exception) -> str:
+    return str(getattr(error, "explanation", None) or cause(error) or type(error).__name__)
 
 
 def _tagged(image: str) -> tuple[str, str, str]:
