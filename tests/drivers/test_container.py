@@ -2,19 +2,24 @@
 
 import gc
 import os
+import shutil
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from retarget.core.driver import Driver, Handle, Launch, Phase, Screens
+from retarget.core.driver import Caches, Driver, Handle, Launch, Phase, Screens
 from retarget.core.environments import Environment
-from retarget.core.errors import Invalid, LaunchRejected, NotReady, TargetUnreachable
+from retarget.core.errors import Conflict, Invalid, LaunchRejected, NotReady, TargetUnreachable
 from retarget.drivers import connect as connect_to
 from retarget.drivers import container
+from retarget.drivers._engine import client
 from retarget.testing import Bench, Connect, DriverContract, Receiver
+from tests.runner.workshop import wheel
 from tests.testbeds.engines import IMAGE, Engine
 
 # The SDK leaves a socket open for each time that an engine does not answer.
@@ -198,6 +203,41 @@ class TestSentences(InContainers, Bench):
         )
         assert heard.finished["outcome"] == "succeeded"
 
+    def test_a_paused_container_is_canceled(
+        self, driver: Driver, receiver: Receiver, docker: Engine
+    ) -> None:
+        launch = self.launch_of(receiver, "sh", "-c", "echo here; sleep 600")
+        handle = driver.launch(launch)
+        self.hear_line(receiver, launch)
+        docker.cli("pause", f"retarget-{handle}")
+        driver.cancel(handle)
+        self.finish(driver, handle)
+        assert receiver.heard(launch.key).finished["outcome"] == "canceled"
+
+    def test_the_runner_is_made_again_when_temporary_files_were_cleaned(
+        self,
+        driver: Driver,
+        receiver: Receiver,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(container, "gettempdir", lambda: str(tmp_path))
+        assert self.run_shell(driver, receiver, "echo one").stream() == b"one\n"
+        shutil.rmtree(tmp_path)
+        assert self.run_shell(driver, receiver, "echo two").stream() == b"two\n"
+
+    def test_what_the_server_lacks_is_not_said_of_the_engine(
+        self, driver: Driver, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        launch = self.launch_of(receiver, "true")
+        self.started.remove(launch)
+        monkeypatch.setattr(container, "uv_here", lambda: "/nowhere/uv")
+        wanted = Environment(kind="system", pip=("six",))
+        with pytest.raises(TargetUnreachable, match=r"server cannot .* '/nowhere/uv'") as raised:
+            driver.launch(launch.model_copy(update={"environment": wanted}))
+        assert "does not answer" not in str(raised.value)
+        driver.forget(Handle(launch.key))
+
     def test_a_job_without_an_image_is_refused(self, docker: Engine) -> None:
         driver = connect_to("container", {"engine": docker.url})
         assert isinstance(driver, Screens)
@@ -212,3 +252,155 @@ class TestSentences(InContainers, Bench):
     def test_an_engine_must_have_an_address(self) -> None:
         with pytest.raises(Invalid, match=r"is not unix:///PATH, tcp://HOST:PORT"):
             connect_to("container", {"engine": "docker"})
+
+    @pytest.mark.parametrize(
+        "engine", ["tcp://[::1", "ssh://h:abc", "tcp://h:99999999", "tcp://h", "tcp://"]
+    )
+    def test_an_address_must_be_one(self, engine: str) -> None:
+        with pytest.raises(Invalid, match="is no address of an engine"):
+            connect_to("container", {"engine": engine})
+
+    def test_an_image_has_no_spaces_in_its_name(self) -> None:
+        with pytest.raises(Invalid, match="'a b' is no name of an image"):
+            connect_to("container", {"image": "a b"})
+
+
+@pytest.mark.targets
+class TestImages(InContainers, Bench):
+    """Images come, or do not come, for the launches that wait for them."""
+
+    @pytest.fixture(params=["docker", "podman"])
+    def connect(self, request: pytest.FixtureRequest) -> Iterator[Connect]:
+        yield from self.connected(request.getfixturevalue(request.param))
+
+    def test_a_job_is_the_user_of_its_image(
+        self, driver: Driver, receiver: Receiver, tmp_path: Path
+    ) -> None:
+        image = self._image(tmp_path, "1235")
+        code = receiver.snapshot({"word": b"code"})
+        script = "id -u; cat word; id -u > outputs/who"
+        heard = self.run_shell(
+            driver,
+            receiver,
+            script,
+            snapshot=code,
+            environment={"kind": "image", "image": image},
+        )
+        assert heard.finished["outcome"] == "succeeded"
+        assert heard.stream() == b"1235\ncode"
+        assert heard.outputs == {"outputs/who": b"1235\n"}
+
+    def test_a_user_does_not_mind_what_others_have_cached(
+        self, driver: Driver, receiver: Receiver, tmp_path: Path
+    ) -> None:
+        pip = ["--no-index", "--find-links /wheels", "tinypkg"]
+        code = receiver.snapshot({"word": b"code"})
+        script = "import os, tinypkg; print(os.getuid(), open('word').read())"
+        for user in ("0", "1235", "1236", "1235", "app"):
+            image = self._image(tmp_path, user)
+            launch = self.launch_of(
+                receiver,
+                *("python", "-c", script),
+                snapshot=code,
+                environment={"kind": "image", "image": image, "pip": pip},
+            )
+            heard = self.run(driver, receiver, launch)
+            assert heard.finished["outcome"] == "succeeded", heard.stream("prepare")
+            assert heard.stream().decode() == f"{user.replace('app', '1237')} code\n"
+
+    @pytest.mark.parametrize("image", ["UPPER/x", "x:", "x@", "x@sha256:zz", "x" * 400])
+    def test_what_is_no_name_of_an_image_is_refused_at_once(
+        self, driver: Driver, receiver: Receiver, image: str
+    ) -> None:
+        launch = self.launch_of(receiver, "true", environment={"kind": "image", "image": image})
+        self.started.remove(launch)
+        with pytest.raises(LaunchRejected, match="is no name of an image"):
+            driver.launch(launch)
+
+    def test_the_end_of_a_pull_is_for_those_who_waited(
+        self, driver: Driver, receiver: Receiver
+    ) -> None:
+        wanted = {"kind": "image", "image": "localhost:1/late:1"}
+        canceled = self.launch_of(receiver, "true", environment=wanted)
+        self.started.remove(canceled)
+        with pytest.raises(NotReady, match="is being pulled"):
+            driver.launch(canceled)
+        self.see(lambda: not self._coming())
+        self.engine.cli("tag", IMAGE, "localhost:1/late:1")
+        try:
+            heard = self.run_shell(driver, receiver, "echo here", environment=wanted)
+            assert heard.stream() == b"here\n"
+        finally:
+            self.engine.cli("rmi", "localhost:1/late:1")
+
+    def test_an_engine_that_is_lost_in_a_build_is_tried_again(
+        self, driver: Driver, receiver: Receiver
+    ) -> None:
+        launch = self._built_of(receiver, "RUN sleep 600")
+        self.started.remove(launch)
+        self.see(lambda: "sleep 600" in self._not_ready(driver, launch))
+        self.engine.kill()
+        self.see(lambda: not self._coming())
+        self.engine.start()
+        assert "is being built" not in self._not_ready(driver, launch)
+
+    def test_a_build_of_a_launch_that_is_over_is_begun_again_for_others(
+        self, driver: Driver, receiver: Receiver
+    ) -> None:
+        over, other = (self._built_of(receiver, "ENV word=kept") for _ in range(2))
+        self.started.remove(over)
+        receiver.heard(over.key).over = True
+        assert "is being built" in self._not_ready(driver, over)
+        self.see(lambda: not self._coming())
+        assert "is being built" in self._not_ready(driver, other)
+        self.see(lambda: not self._coming())
+        assert self.run(driver, receiver, other).stream() == b"kept\n"
+        driver.forget(Handle(other.key))
+        self.started.remove(other)
+        assert isinstance(driver, Caches)
+        assert driver.remove_environment(other.environment.digest or "")
+
+    def test_what_was_built_is_listed_and_removed_when_no_container_has_it(
+        self, driver: Driver, receiver: Receiver
+    ) -> None:
+        assert isinstance(driver, Caches)
+        launch = self._built_of(receiver, "ENV word=listed")
+        assert "is being built" in self._not_ready(driver, launch)
+        self.see(lambda: not self._coming())
+        self.run(driver, receiver, launch)
+        digest = launch.environment.digest or ""
+        built = next(each for each in driver.environments() if each["digest"] == digest)
+        assert (built["how"], built["size"] > 1_000_000) == ("Dockerfile", True)
+        assert time.time() - 60 < built["built"] <= built["built"] + built["seconds"] < time.time()
+        with pytest.raises(Conflict, match="is used by a container"):
+            driver.remove_environment(digest)
+        driver.forget(Handle(launch.key))
+        self.started.remove(launch)
+        assert driver.remove_environment(digest)
+        assert digest not in [each["digest"] for each in driver.environments()]
+        assert not driver.remove_environment(digest)
+
+    def _built_of(self, receiver: Receiver, line: str) -> Launch:
+        """Return a launch in an image of a Dockerfile, which prints a word of that."""
+        content = f"FROM {IMAGE}\n{line}\n".encode()
+        context = receiver.snapshot({"Dockerfile": content})
+        wanted = {"kind": "image", "dockerfile": "Dockerfile", "context": context}
+        return self.launch_of(receiver, "sh", "-c", "echo $word", environment=wanted)
+
+    def _not_ready(self, driver: Driver, launch: Launch) -> str:
+        with pytest.raises(NotReady) as raised:
+            driver.launch(launch)
+        return str(raised.value)
+
+    def _coming(self) -> list[str]:
+        return [each.name for each in threading.enumerate() if each.name.startswith("image ")]
+
+    def _image(self, folder: Path, user: str) -> str:
+        """Build an image that is of a user, and has a package to install."""
+        wheel(folder / "wheels", "tinypkg", "1.0")
+        (folder / "passwd").write_text("root:x:0:0::/:/bin/sh\napp:x:1237:1237::/:/bin/sh\n")
+        lines = f"FROM {IMAGE}", "COPY wheels /wheels", "COPY passwd /etc/", f"USER {user}"
+        (folder / "Dockerfile").write_text("\n".join(lines))
+        for _ in client(self.engine.url).build(path=str(folder), tag="localhost/who:test"):
+            pass
+        return "localhost/who:test"

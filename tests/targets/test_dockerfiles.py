@@ -1,5 +1,6 @@
 """A Dockerfile on a target of containers: built by its engine, once."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from tests.conftest import Cli
 from tests.testbeds.engines import IMAGE, Engine
+from tests.testbeds.namespaces import wait_until
 
 pytestmark = pytest.mark.targets
 
@@ -67,3 +69,16 @@ def test_one_that_cannot_be_built_is_named_with_the_reason(
     said = retarget("job", "logs", "bad")
     assert "RUN echo why; exit 7" in said.stdout
     assert "\nwhy\n" in said.stdout
+
+
+def test_one_that_was_built_is_listed_and_deleted(box: tuple[Cli, Engine], folder: Path) -> None:
+    retarget, engine = box
+    (folder / "Dockerfile").write_text(f"FROM {IMAGE}\nCOPY . /built\nENV listed=1\n")
+    words = ("run", "-t", "box", "--dockerfile", "Dockerfile", "train.py")
+    ran = retarget(*words, cwd=folder, timeout=100)
+    assert ran.returncode == 0, ran.stderr
+    known = json.loads(retarget("env", "list", "--json").stdout)
+    (mine,) = [each for each in known if [built["target"] for built in each["built"]] == ["box"]]
+    # its container goes a little after its job
+    wait_until(lambda: retarget("env", "delete", mine["digest"]).returncode == 0, "it is deleted")
+    assert mine["digest"] not in engine.cli("images", "--format", "{{.Repository}}")

@@ -155,18 +155,20 @@ def counted_anew(env: dict[str, str], gpus: Sequence[str]) -> dict[str, str]:
     return env | {_VISIBLE: ",".join(str(number) for number in range(len(gpus)))}
 
 
-def tar(files: dict[str, bytes], *, mode: int = 0o644) -> bytes:
-    """Pack files, and the folders above them, for whoever the image's user is."""
+def tar(files: dict[str, bytes], *, folders: Sequence[str] = (), mode: int = 0o666) -> bytes:
+    """Pack files, folders and the folders above them, for whoever the image's user is."""
     packed, made = io.BytesIO(), set[str]()
     with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, content in files.items():
-            for folder in reversed([str(each) for each in Path(name).parents][:-1]):
+        for name in [*folders, *files]:
+            above = [str(each) for each in Path(name).parents][:-1]
+            for folder in [*reversed(above), *([name] if name in folders else [])]:
                 if folder not in made:
                     made.add(folder)
                     archive.addfile(_entry(folder, tarfile.DIRTYPE, 0o777))
-            entry = _entry(name, tarfile.REGTYPE, mode)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
+            if name in files:
+                entry = _entry(name, tarfile.REGTYPE, mode)
+                entry.size = len(files[name])
+                archive.addfile(entry, io.BytesIO(files[name]))
     return packed.getvalue()
 
 

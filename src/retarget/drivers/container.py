@@ -16,12 +16,14 @@ from tempfile import gettempdir
 from typing import Any, cast
 
 import requests
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.errors import APIError, DockerException, NotFound
+from docker.utils import parse_host
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from retarget.core.driver import Handle, Launch, Observation, Phase
 from retarget.core.environments import Environment
 from retarget.core.errors import (
+    Conflict,
     Invalid,
     LaunchRejected,
     NothingStarted,
@@ -39,13 +41,14 @@ from retarget.drivers._engine import (
     usual_engine,
 )
 from retarget.drivers._host import Host, together
-from retarget.drivers._images import have_image, what_was_said
+from retarget.drivers._images import BEGUN, ENVIRONMENT, have_image, what_was_said
 from retarget.drivers._tunnel import last_words
 from retarget.drivers.local import uv_here
 from retarget.runner.machine import cards
-from retarget.runner.package import build_zipapp
+from retarget.runner.package import keep_zipapp
 
 _LABEL = "retarget.launch"
+_CACHE_LABEL = "retarget.cache"
 _ROOT = "/retarget"
 _CACHE = f"{_ROOT}/cache"  # a volume that the containers of an engine share
 _RUNNER = f"{_ROOT}/runner.pyz"
@@ -79,9 +82,22 @@ class Config(BaseModel):
     @field_validator("engine")
     @classmethod
     def _a_place(cls, engine: str | None) -> str | None:
-        if engine is not None and not engine.startswith(("unix:///", "tcp://", "ssh://")):
+        if engine is None:
+            return None
+        if not engine.startswith(("unix:///", "tcp://", "ssh://")):
             raise ValueError(f"{engine!r} is not unix:///PATH, tcp://HOST:PORT or ssh://USER@HOST")
+        try:
+            parse_host(engine)
+        except (ValueError, DockerException) as error:
+            raise ValueError(f"{engine!r} is no address of an engine: {error}") from None
         return engine
+
+    @field_validator("image")
+    @classmethod
+    def _a_name(cls, image: str | None) -> str | None:
+        if image is not None and any(each.isspace() for each in image):
+            raise ValueError(f"{image!r} is no name of an image, such as python:3.12-slim")
+        return image
 
 
 class Driver:
@@ -165,8 +181,11 @@ class Driver:
             found = self._find(api, handle)
             if found is None or self._observe(api, handle, found).phase is Phase.EXITED:
                 return
+            if found["State"] == "paused":  # nobody in it hears anything
+                with suppress(APIError):  # another was faster
+                    api.unpause(found["Id"])
             try:
-                if found["State"] != "running":
+                if found["State"] not in ("running", "paused"):
                     raise TargetUnreachable("nobody is there to hear it")
                 self._host(handle).ask("cancel", key=handle, patience=5.0)
             except TargetUnreachable:
@@ -194,6 +213,15 @@ class Driver:
             said = cast(bytes, api.logs(found["Id"], tail=50)).decode("utf-8", "replace").strip()
             words = state.get("Error") or f"its container is {state['Status']}"
             return f"{words}: {said[-1500:]}" if said else words
+
+    def environments(self) -> list[dict[str, Any]]:
+        with self._asking() as api:
+            found = cast("list[dict[str, Any]]", api.images(filters={"label": [ENVIRONMENT]}))
+        return [_built(each) for each in found if _is_named_as_labeled(each)]
+
+    def remove_environment(self, digest: str) -> bool:
+        with self._asking() as api:
+            return any([_remove_image(api, name) for name in _image_names(digest)])
 
     def release(self) -> None:
         """Let go of the containers that have ended. Another target may have the same engine."""
@@ -227,6 +255,9 @@ class Driver:
             limits["device_requests"] = [gpu_request(api.info(), cards)]
         binds = [f"{volume}:{path}" for volume, path in plan.pop("volumes").items()]
         settings = api.create_host_config(binds=binds, **limits)
+        if cache := _own_cache(api.inspect_image(plan["image"])):
+            plan["labels"] |= {_CACHE_LABEL: cache}
+            plan["environment"] = {"UV_CACHE_DIR": f"{cache}/uv"}  # there may be no home for it
         try:
             api.create_container(host_config=settings, working_dir="/", **plan)
         except APIError as error:
@@ -243,10 +274,14 @@ class Driver:
         begun = found["State"] not in ("created", "configured", "initialized")
         if begun and self._observe(api, Handle(launch.key), found).phase is Phase.EXITED:
             return
-        api.put_archive(found["Id"], "/", self._brings(launch))
+        cache = found["Labels"].get(_CACHE_LABEL, _CACHE)
+        if cache != _CACHE:
+            folders = "compiled", os.path.relpath(cache, _CACHE)
+            api.put_archive(found["Id"], _CACHE, tar({}, folders=folders))
+        api.put_archive(found["Id"], "/", self._brings(launch, cache))
         if said := what_was_said(launch):
             log = f"retarget/launches/{launch.key}/streams/prepare"
-            api.put_archive(found["Id"], "/", tar({log: said.encode()}, mode=0o666))
+            api.put_archive(found["Id"], "/", tar({log: said.encode()}))
         if launch.environment.kind != "user" and (
             launch.environment.pip or launch.environment.conda
         ):
@@ -259,12 +294,12 @@ class Driver:
                 api.remove_container(found["Id"], force=True)
             raise _rejection(error, image) from error
 
-    def _brings(self, launch: Launch) -> bytes:
+    def _brings(self, launch: Launch, cache: str) -> bytes:
         """Return what is laid into the container before it starts."""
         told: dict[str, Any] = {
             "launch": self._told(launch),
             "node": {
-                "cache": _CACHE,
+                "cache": cache,
                 "blobs": [],
                 "runner": _RUNNER,
                 "python": None,
@@ -328,8 +363,8 @@ class Driver:
         """
         if environment.dockerfile is None:
             return environment.image or self.config.image or ""
-        packages = environment.pip or environment.conda
-        return f"retarget-{environment.digest}{'-base' if packages else ''}"
+        plain, base = _image_names(environment.digest or "")
+        return base if environment.pip or environment.conda else plain
 
     def _observe(self, api: Any, handle: str, found: dict[str, Any] | None) -> Observation:
         if found is None or found["State"] in ("removing", "dead"):
@@ -371,17 +406,24 @@ class Driver:
     def _asking(self) -> Generator[Any]:
         """Ask the engine, and say what is wrong when it does not answer."""
         try:
-            yield client(self._engine)
-        except (NotFound, ImageNotFound) as error:
-            raise TargetUnreachable(f"the engine says: {error.explanation}") from error
+            api = client(self._engine)
+        except (DockerException, OSError, ValueError) as error:
+            raise self._silent(error) from error
+        try:
+            yield api
         except APIError as error:
             raise TargetUnreachable(f"the engine says: {error.explanation or error}") from error
-        except (DockerException, requests.RequestException, OSError) as error:
-            raise TargetUnreachable(
-                f"the container engine at {self._engine} does not answer: "
-                f"{last_words(self._engine) or cause(error)}; see "
-                "that it runs, and that the server's user may use it"
-            ) from error
+        except (DockerException, requests.RequestException, ConnectionError) as error:
+            raise self._silent(error) from error
+        except OSError as error:
+            raise TargetUnreachable(f"the server cannot do its own part of it: {error}") from error
+
+    def _silent(self, error: Exception) -> TargetUnreachable:
+        why = last_words(self._engine) or cause(error)
+        return TargetUnreachable(
+            f"the container engine at {self._engine} does not answer: {why}; see that it runs, "
+            "and that the server's user may use it"
+        )
 
 
 _LIMITS = ("nano_cpus", "mem_limit", "memswap_limit", "network_mode")
@@ -426,6 +468,54 @@ def _cores(engine: str) -> int:
     return int(client(engine).info()["NCPU"])
 
 
+def _image_names(digest: str) -> tuple[str, str]:
+    """Return what images of an environment are called: as they are, and below packages."""
+    return f"retarget-{digest}", f"retarget-{digest}-base"
+
+
+def _built(image: dict[str, Any]) -> dict[str, Any]:
+    labels: dict[str, str] = image["Labels"]
+    begun = float(labels[BEGUN])
+    return {
+        "digest": labels[ENVIRONMENT],
+        "how": "Dockerfile",
+        "size": image["Size"],
+        "seconds": max(0.0, round(image["Created"] - begun, 3)),
+        "built": begun,
+        "python": None,
+    }
+
+
+def _is_named_as_labeled(image: dict[str, Any]) -> bool:
+    """Tell an image that was built for an environment from those that others made of it."""
+    tags: list[str] = image.get("RepoTags") or []
+    names = {tag.rpartition(":")[0].rpartition("/")[2] for tag in tags}
+    return not names.isdisjoint(_image_names(image["Labels"][ENVIRONMENT]))
+
+
+def _remove_image(api: Any, name: str) -> bool:
+    """Have the engine remove an image; False when there is none, Conflict while it is used."""
+    try:
+        api.remove_image(name, force=False)
+    except NotFound:
+        return False
+    except APIError as error:
+        if error.status_code == 409:
+            raise Conflict(f"image {name[:21]}… is used by a container; try again later") from error
+        raise
+    return True
+
+
+def _own_cache(image: dict[str, Any]) -> str | None:
+    """Return where in the volume the user of an image has what no other may change; root: None."""
+    config: dict[str, Any] = image.get("Config") or {}
+    user = str(config.get("User") or "").partition(":")[0]
+    if user in ("", "0", "root"):
+        return None
+    text = user if user.isdecimal() else f"{user} {image['Id']}"  # a name is another one elsewhere
+    return f"{_CACHE}/users/{blake2b(text.encode(), digest_size=8).hexdigest()}"
+
+
 def _port(key: str) -> int:
     """Return the port of a container's door: its own, for it may share the machine's network."""
     number = int.from_bytes(blake2b(f"door {key}".encode(), digest_size=4).digest())
@@ -453,6 +543,5 @@ def _name(version: dict[str, Any]) -> str:
     return f"{kind} {version['Version']}"
 
 
-@lru_cache(maxsize=1)
 def _zipapp() -> Path:
-    return build_zipapp(Path(gettempdir()) / f"retarget-{os.getuid()}")
+    return keep_zipapp(Path(gettempdir()) / f"retarget-{os.getuid()}")
