@@ -233,7 +233,7 @@ def environment_text(raw: dict[str, Any]) -> str:
     """Write what a script finds around it."""
     if raw["kind"] == "user":
         if raw["prefer"] and not raw["python"]:
-            return f"{raw['prefer']} where it is there, else the target's own Python"
+            return f"{raw['prefer']}, if it is there"
         return raw["python"] or "the target's own Python"
     container = raw.get("image") or raw.get("dockerfile")
     packages = [*([container] if container else []), *raw["conda"], *raw["pip"]]

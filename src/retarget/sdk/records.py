@@ -140,7 +140,11 @@ class KnownEnvironment:
 def record(kind: type[_Record], raw: Any) -> _Record:
     """Read one record from an answer; ServerUnreachable if it is something else."""
     known = fields(kind)  # type: ignore[arg-type]
-    must = {each.name: each.type for each in known if each.default is MISSING}
+    must = {
+        each.name: each.type
+        for each in known
+        if each.default is MISSING and each.default_factory is MISSING
+    }
     told = view(raw, must)
     given = {each.name: told[each.name] for each in known if each.name in told}
     view(given, {each.name: each.type for each in known if each.name in given})
