@@ -330,10 +330,16 @@ def test_on_a_full_disk_work_is_still_seen_to(tmp_path: Path) -> None:
             driver.check()
         assert driver.poll([handle])[0].phase is Phase.RUNNING
         driver.cancel(handle)
-        wait_until(lambda: driver.poll([handle])[0].phase is not Phase.RUNNING, "it ends")
+        wait_until(lambda: not _sleepers(host), "its script ends")
+        host.free_disk()
+        wait_until(lambda: driver.poll([handle])[0].phase is not Phase.RUNNING, "so it is told")
         driver.forget(handle)
         assert driver.poll([handle])[0].phase is Phase.GONE
         _release(config)
+
+
+def _sleepers(host: Host) -> list[int]:
+    return [pid for pid, words in host.processes() if words[:2] == ["sleep", "600"]]
 
 
 def test_a_runner_that_a_power_cut_has_left_in_part_is_mended(host: Host) -> None:

@@ -222,7 +222,9 @@ class Runner:
     def _clear(self, outcome: str, reason: str, code: int | None) -> dict[str, Any]:
         """End what the script leaves running, daemons too, and write down how it ended."""
         if _has_children():  # it may take a while: a runner that takes over must know the rest
-            self._journal.add("clearing", outcome=outcome, reason=reason, exit_code=code)
+            # that of a cancel is in the folder, and must not wait for room on a full disk
+            if outcome != "canceled" or not self._folder.has("cancel"):
+                self._journal.add("clearing", outcome=outcome, reason=reason, exit_code=code)
             self._report_now()
         grace = float(self._launch["grace"])
         if self._prepared.containers is not None:
