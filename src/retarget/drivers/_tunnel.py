@@ -60,7 +60,7 @@ async def _carry(engine: str, reader: asyncio.StreamReader, writer: asyncio.Stre
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    there = asyncio.ensure_future(_pump(reader, process.stdin))
+    there = asyncio.ensure_future(_send(reader, process.stdin))
     heard = await _pump(process.stdout, writer)
     there.cancel()
     if heard:
@@ -75,6 +75,11 @@ async def _carry(engine: str, reader: asyncio.StreamReader, writer: asyncio.Stre
     await process.wait()
 
 
+async def _send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await _pump(reader, writer)
+    writer.close()  # so that it ends at the other end as well
+
+
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
     """Carry all there is one way, and return how much that was."""
     count = 0
@@ -83,6 +88,4 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> i
             count += len(part)
             writer.write(part)
             await writer.drain()
-        if writer.can_write_eof():
-            writer.write_eof()
     return count
