@@ -4,6 +4,7 @@ import gc
 import os
 import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -221,7 +222,7 @@ class TestSentences(InContainers, Bench):
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(container, "gettempdir", lambda: str(tmp_path))
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         assert self.run_shell(driver, receiver, "echo one").stream() == b"one\n"
         shutil.rmtree(tmp_path)
         assert self.run_shell(driver, receiver, "echo two").stream() == b"two\n"

@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import groupby
 
 from retarget.control.decide import Need, giving_up, on_ending, on_observation, on_silence
-from retarget.control.gang import first_failure
+from retarget.control.gang import is_to_stop
 from retarget.control.launch import launch_of
 from retarget.control.parts import Parts
 from retarget.control.place import Placement, place
@@ -351,7 +351,7 @@ class Loop:
     def _is_to_stop(self, job: Job, attempt: Attempt) -> bool:
         several = job.spec.nodes > 1 and job.state is not JobState.LAUNCHING
         members = self._parts.members.of(attempt.key) if several else ()
-        return job.state is JobState.CANCELING or first_failure(members) is not None
+        return is_to_stop(job, members)
 
     def _tell_to_stop(self, job: Job, attempt: Attempt) -> None:
         try:

@@ -29,11 +29,11 @@ _ELSEWHERE = (
     "/usr/bin/python3 /usr/local/bin/python3 /opt/conda/bin/python3 /usr/libexec/platform-python"
 )
 _IS_NEW_ENOUGH = "import sys; sys.exit(sys.version_info < (3, 8))"
-# Reads so many bytes and runs them: nothing may be read beyond them, that is for what comes then.
 _EATEN = (
     "something of the login, such as ~/.bashrc, reads the input that is for the agent: "
     "let it do so only in a terminal"
 )
+# Reads so many bytes and runs them: nothing may be read beyond them, that is for what comes then.
 _LOAD = (
     'import os, sys; f = os.fdopen(os.dup(0), \\"rb\\", 0); n = f.read(8); s = b\\"\\"; '
     f'n.isdigit() or sys.exit(\\"{_EATEN}\\"); n = int(n); '
@@ -46,6 +46,9 @@ _TURN = 1 << 12  # bytes of them after which others have their turn
 _PING = 5.0  # seconds between two signs of life
 _SILENCE = 20.0  # seconds without one after which the link is given up
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)  # seconds before trying again
+
+
+Leads = tuple[frozenset[str], tuple[str, int, bool] | None]
 
 
 class Pipe(Protocol):
@@ -113,9 +116,14 @@ class Host:
         port = parts.port or (443 if secure else 80)
         self._server = (parts.hostname or "", port, secure)
 
-    def lead_as(self, other: "Host") -> None:
+    @property
+    def leads(self) -> Leads:
+        """Tell which doors it has, and where they lead."""
+        return frozenset(self._doors), self._server
+
+    def lead_as(self, leads: Leads) -> None:
         """Have the doors that another of the same machine had."""
-        self._doors, self._server = set(other._doors), other._server
+        self._doors, self._server = set(leads[0]), leads[1]
 
     def release(self) -> None:
         """Let the link go."""

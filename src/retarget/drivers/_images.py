@@ -8,7 +8,6 @@ import time
 from abc import ABC, abstractmethod
 from http.client import HTTPException
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any
 
 import requests
@@ -19,6 +18,7 @@ from retarget.core.driver import Launch
 from retarget.core.errors import LaunchRejected, NotReady, TargetError
 from retarget.core.units import show_memory
 from retarget.drivers._engine import cause, client
+from retarget.drivers._scratch import scratch
 from retarget.runner.errors import Over, Refused, Unreachable
 from retarget.runner.folder import Folder
 from retarget.runner.sentences import engine_sentence
@@ -89,7 +89,7 @@ def _has(api: Any, image: str) -> bool:
 def _get(engine: str, image: str, launch: Launch) -> "Coming":
     if launch.environment.dockerfile is None:
         return Pull(engine, image)
-    places = Path(gettempdir()) / f"retarget-{os.getuid()}" / "builds"
+    places = scratch() / "builds"
     for left in places.glob("*-*"):  # by servers that were killed
         if not Path("/proc", left.name.rpartition("-")[2]).exists():
             shutil.rmtree(left, ignore_errors=True)

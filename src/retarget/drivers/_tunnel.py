@@ -4,30 +4,37 @@ The Docker SDK's own way waits without end for a connection that has died.
 """
 
 import asyncio
+import atexit
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
-from tempfile import gettempdir
 from urllib.parse import urlsplit
 
 from retarget.drivers._host import together
+from retarget.drivers._scratch import scratch
 
 _CHUNK = 1 << 16
 _open: dict[tuple[int, str], str] = {}  # by process and engine: the socket
 _said: dict[str, str] = {}
+_turn = threading.Lock()
 
 
 def tunnel(engine: str) -> str:
     """Return the path of a socket that leads to the engine."""
     identity = os.getpid(), engine
-    if identity not in _open:
-        folder = Path(gettempdir()) / f"retarget-{os.getuid()}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        path = folder / f"engine-{os.getpid()}-{len(_open)}"
-        path.unlink(missing_ok=True)
-        together([_listen(engine, str(path))])
-        _open[identity] = str(path)
-    return _open[identity]
+    with _turn:
+        if identity not in _open:
+            folder = scratch()
+            for left in folder.glob("engine-*-*"):  # by servers that have ended
+                if not Path("/proc", left.name.split("-")[1]).exists():
+                    left.unlink(missing_ok=True)
+            path = folder / f"engine-{os.getpid()}-{len(_open)}"
+            path.unlink(missing_ok=True)
+            together([_listen(engine, str(path))])
+            _open[identity] = str(path)
+            atexit.register(path.unlink, missing_ok=True)
+        return _open[identity]
 
 
 def last_words(engine: str) -> str:

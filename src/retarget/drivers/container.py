@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any, cast
 
 import requests
@@ -42,6 +41,7 @@ from retarget.drivers._engine import (
 )
 from retarget.drivers._host import Host, together
 from retarget.drivers._images import BEGUN, ENVIRONMENT, have_image, what_was_said
+from retarget.drivers._scratch import scratch
 from retarget.drivers._tunnel import last_words
 from retarget.drivers.local import uv_here
 from retarget.runner.machine import cards
@@ -544,4 +544,4 @@ def _name(version: dict[str, Any]) -> str:
 
 
 def _zipapp() -> Path:
-    return keep_zipapp(Path(gettempdir()) / f"retarget-{os.getuid()}")
+    return keep_zipapp(scratch())

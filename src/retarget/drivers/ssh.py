@@ -11,7 +11,6 @@ from dataclasses import astuple
 from functools import lru_cache
 from hashlib import blake2b, file_digest
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
@@ -27,7 +26,8 @@ from retarget.core.errors import (
 )
 from retarget.core.targets import Facts, Gpu, Node
 from retarget.core.units import show_memory
-from retarget.drivers._host import PYTHON, Bringing, Host, together
+from retarget.drivers._host import PYTHON, Bringing, Host, Leads, together
+from retarget.drivers._scratch import scratch
 from retarget.drivers._ssh import Login, Place, Way, fingerprint, parse_place
 from retarget.drivers.local import NO_ENGINE, uv_here
 from retarget.runner.package import keep_zipapp
@@ -257,7 +257,7 @@ class Driver:
         with _turn:
             for identity, kept in list(_hosts.items()):
                 if kept in self._ways.values():
-                    _released[identity] = _hosts.pop(identity)[0]
+                    _released[identity] = _hosts.pop(identity)[0].leads
         for host in self._hosts.values():
             host.release()
 
@@ -398,14 +398,15 @@ def _meeting_port(key: str) -> int:
 
 
 _hosts: dict[str, tuple[Host, Way]] = {}  # by all that decides how each is reached
-_released: dict[str, Host] = {}  # another target may have the same: its runners need their doors
+_released: dict[str, Leads] = {}  # another target may have the same: its runners need their doors
 _turn = threading.Lock()
 
 
 def _reach(config: Config, name: str) -> tuple[Host, Way]:
     """Return the host, which all drivers of its target share, and the way to it."""
     login = _login(config)
-    identity = repr((os.getpid(), name, astuple(login), config.root))
+    text = repr((os.getpid(), name, astuple(login), config.root))  # with secrets in it
+    identity = blake2b(text.encode("utf-8", "surrogatepass")).hexdigest()
     with _turn:
         if identity not in _hosts:
             way = Way(config.places[name], login, config.pins.get(name))
@@ -444,4 +445,4 @@ def _this_machine() -> str:
 
 
 def _zipapp() -> Path:
-    return keep_zipapp(Path(gettempdir()) / f"retarget-{os.getuid()}")
+    return keep_zipapp(scratch())
