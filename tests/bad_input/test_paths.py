@@ -162,9 +162,6 @@ def test_an_artifact_stays_in_its_tree(api: Api, path: str) -> None:
 
 def _outside(api: Api) -> set[Path]:
     """Return all there is but the streams of attempts, and what SQLite puts beside its file."""
-    return {
-        path
-        for path in api.home.rglob("*")
-        if path.relative_to(api.home).parts[0] not in ("logs", "targets")
-        and not path.name.startswith("retarget.db")
-    }
+    kept = [entry for entry in api.home.iterdir() if entry.name not in ("logs", "targets")]
+    found = {path for entry in kept for path in (entry, *entry.rglob("*"))}
+    return {path for path in found if not path.name.startswith("retarget.db")}
