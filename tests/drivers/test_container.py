@@ -16,8 +16,8 @@ import pytest
 from retarget.core.driver import Caches, Driver, Handle, Launch, Phase, Screens
 from retarget.core.environments import Environment
 from retarget.core.errors import Conflict, Invalid, LaunchRejected, NotReady, TargetUnreachable
+from retarget.drivers import _inside, container
 from retarget.drivers import connect as connect_to
-from retarget.drivers import container
 from retarget.drivers._engine import client
 from retarget.testing import Bench, Connect, DriverContract, Receiver
 from tests.runner.workshop import wheel
@@ -178,6 +178,14 @@ class TestSentences(InContainers, Bench):
             driver.launch(launch)
         assert self.traces(Handle(launch.key)) == []
 
+    def test_a_command_that_is_not_in_the_image_is_named(
+        self, driver: Driver, receiver: Receiver
+    ) -> None:
+        launch = self.launch_of(receiver, "no-such-command")
+        finished = self.run(driver, receiver, launch).finished
+        assert finished["reason"] == f"there is no command 'no-such-command' in image '{IMAGE}'"
+        assert finished["exit_code"] == 127
+
     def test_an_engine_that_is_down_is_named(self, driver: Driver, docker: Engine) -> None:
         driver.check()
         docker.stop()
@@ -232,7 +240,7 @@ class TestSentences(InContainers, Bench):
     ) -> None:
         launch = self.launch_of(receiver, "true")
         self.started.remove(launch)
-        monkeypatch.setattr(container, "uv_here", lambda: "/nowhere/uv")
+        monkeypatch.setattr(_inside, "uv_here", lambda: "/nowhere/uv")
         wanted = Environment(kind="system", pip=("six",))
         with pytest.raises(TargetUnreachable, match=r"server cannot .* '/nowhere/uv'") as raised:
             driver.launch(launch.model_copy(update={"environment": wanted}))

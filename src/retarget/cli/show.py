@@ -161,7 +161,7 @@ def _row(job: "Job", now: float) -> list[Cell]:
 
 def _facts(job: "Job", now: float) -> "Table":
     view = job.to_json()
-    code = "" if job.exit_code is None else str(job.exit_code)
+    code = "" if view["exit_code"] is None else str(view["exit_code"])  # the script's own
     return pairs(
         [
             ("job", job.name),

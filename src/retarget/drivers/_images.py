@@ -15,7 +15,8 @@ import urllib3
 from docker.errors import APIError, DockerException, NotFound
 
 from retarget.core.driver import Launch
-from retarget.core.errors import LaunchRejected, NotReady, TargetError
+from retarget.core.environments import Environment
+from retarget.core.errors import Conflict, LaunchRejected, NotReady, TargetError
 from retarget.core.units import show_memory
 from retarget.drivers._engine import cause, client
 from retarget.drivers._scratch import scratch
@@ -25,7 +26,7 @@ from retarget.runner.sentences import engine_sentence
 from retarget.runner.snapshot import Blobs, lay_out
 
 # labels of what is built: the digest of its environment, and when that was begun
-ENVIRONMENT, BEGUN = "retarget.environment", "retarget.begun"
+_ENVIRONMENT, _BEGUN = "retarget.environment", "retarget.begun"
 
 _coming: "dict[tuple[str, str], Coming]" = {}  # by their engine and name
 _said: dict[str, str] = {}  # by the launch that waited for it
@@ -72,6 +73,66 @@ def _is_coming(place: tuple[str, str], launch: Launch) -> bool:
 def what_was_said(launch: Launch) -> str:
     """Return, once, what is to be read in the log of how its image came about."""
     return _said.pop(launch.key, "")
+
+
+def image_of(environment: Environment, usual: str | None) -> str:
+    """Name the image that a job is in; empty where there is none. One is built where it must.
+
+    Packages are put into the cache, not on top of it.
+    """
+    if environment.dockerfile is None:
+        return environment.image or usual or ""
+    plain, base = _names(environment.digest or "")
+    return base if environment.pip or environment.conda else plain
+
+
+def built_images(api: Any) -> list[dict[str, Any]]:
+    """Return what an engine has of environments that were built, as `Caches` tells of them."""
+    found: list[dict[str, Any]] = api.images(filters={"label": [_ENVIRONMENT]})
+    return [_built(each) for each in found if _is_named_as_labeled(each)]
+
+
+def remove_built(api: Any, digest: str) -> bool:
+    """Remove what was built for an environment; False when there is nothing of it."""
+    return any([_remove(api, name) for name in _names(digest)])
+
+
+def _names(digest: str) -> tuple[str, str]:
+    """Return what images of an environment are called: as they are, and below packages."""
+    return f"retarget-{digest}", f"retarget-{digest}-base"
+
+
+def _built(image: dict[str, Any]) -> dict[str, Any]:
+    labels: dict[str, str] = image["Labels"]
+    begun = float(labels[_BEGUN])
+    return {
+        "digest": labels[_ENVIRONMENT],
+        "how": "Dockerfile",
+        "size": image["Size"],
+        "seconds": max(0.0, round(image["Created"] - begun, 3)),
+        "built": begun,
+        "python": None,
+    }
+
+
+def _is_named_as_labeled(image: dict[str, Any]) -> bool:
+    """Tell an image that was built for an environment from those that others made of it."""
+    tags: list[str] = image.get("RepoTags") or []
+    names = {tag.rpartition(":")[0].rpartition("/")[2] for tag in tags}
+    return not names.isdisjoint(_names(image["Labels"][_ENVIRONMENT]))
+
+
+def _remove(api: Any, name: str) -> bool:
+    """Have the engine remove an image; False when there is none, Conflict while it is used."""
+    try:
+        api.remove_image(name, force=False)
+    except NotFound:
+        return False
+    except APIError as error:
+        if error.status_code == 409:
+            raise Conflict(f"image {name[:21]}… is used by a container; try again later") from error
+        raise
+    return True
 
 
 def _has(api: Any, image: str) -> bool:
@@ -205,7 +266,7 @@ class Build(Coming):
         options: dict[str, Any] = {"tag": self._image, "network_mode": "host"}
         options |= {"rm": True, "forcerm": True}  # Podman takes the one for successes alone
         digest = self._launch.environment.digest or ""
-        options["labels"] = {ENVIRONMENT: digest, BEGUN: f"{time.time():.3f}"}
+        options["labels"] = {_ENVIRONMENT: digest, _BEGUN: f"{time.time():.3f}"}
         api = client(self._engine)
         for told in api.build(path=context, dockerfile=self._file, decode=True, **options):
             words = str(told.get("stream") or told.get("error") or "").strip()

@@ -1,17 +1,13 @@
 """One container for each run, made for it and removed after it, by Docker or Podman."""
 
 import fcntl
-import io
-import json
 import os
-import tarfile
 import threading
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, cast
 
 import requests
@@ -22,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from retarget.core.driver import Handle, Launch, Observation, Phase
 from retarget.core.environments import Environment
 from retarget.core.errors import (
-    Conflict,
     Invalid,
     LaunchRejected,
     NothingStarted,
@@ -33,27 +28,37 @@ from retarget.drivers._engine import (
     Way,
     cause,
     client,
-    counted_anew,
     gives_gpus,
     gpu_request,
     tar,
     usual_engine,
 )
 from retarget.drivers._host import Host, together
-from retarget.drivers._images import BEGUN, ENVIRONMENT, have_image, what_was_said
-from retarget.drivers._scratch import scratch
+from retarget.drivers._images import (
+    built_images,
+    have_image,
+    image_of,
+    remove_built,
+    what_was_said,
+)
+from retarget.drivers._inside import (
+    CACHE,
+    DOOR,
+    LAUNCHES,
+    ROOT,
+    bring_uv,
+    ending,
+    lay_in,
+    own_cache,
+    runner_command,
+    wants_packages,
+    zipapp,
+)
 from retarget.drivers._tunnel import last_words
-from retarget.drivers.local import uv_here
 from retarget.runner.machine import cards
-from retarget.runner.package import keep_zipapp
 
 _LABEL = "retarget.launch"
 _CACHE_LABEL = "retarget.cache"
-_ROOT = "/retarget"
-_CACHE = f"{_ROOT}/cache"  # a volume that the containers of an engine share
-_RUNNER = f"{_ROOT}/runner.pyz"
-_DOOR = "server"
-_FIRST_PORT, _PORTS = 20_000, 12_000  # below what systems give out by themselves
 _GONE = ("already in use", "no such container", "no container with name or id")
 _MAKING = 10.0  # seconds that another may take to make a container whose name it has
 _NO_COMMAND = ("executable file not found", "no such file or directory")
@@ -126,7 +131,7 @@ class Driver:
         return Facts(nodes=(node,), details=details)
 
     def screen(self, environment: Environment) -> None:
-        if not self._image_of(environment):
+        if not image_of(environment, self.config.image):
             raise Invalid(
                 "environment: image is missing: this target has none of its own; give one with "
                 "--image, or to the target",
@@ -134,19 +139,19 @@ class Driver:
             )
 
     def plan(self, launch: Launch) -> dict[str, Any]:
-        image = self._image_of(launch.environment)
+        image = image_of(launch.environment, self.config.image)
         memory = launch.memory or self.config.memory
         request: dict[str, Any] = {
             "name": f"retarget-{launch.key}",
             "image": image,
-            "entrypoint": self._runner(image),
-            "command": ["run", f"{_ROOT}/launches/{launch.key}"],
+            "entrypoint": runner_command(self.config.python, image),
+            "command": ["run", f"{LAUNCHES}/{launch.key}"],
             "labels": {_LABEL: launch.key, "retarget.job": launch.name},
             "nano_cpus": int(launch.cpus * 1e9),
             "mem_limit": memory,
             "memswap_limit": memory,
             "network_mode": self.config.network,
-            "volumes": {"retarget-cache": _CACHE},
+            "volumes": {"retarget-cache": CACHE},
             "gpus": list(launch.shares[0].gpus) if launch.shares else [],
         }
         return {name: value for name, value in request.items() if value not in (None, [])}
@@ -156,7 +161,7 @@ class Driver:
             raise LaunchRejected("the command is empty")
         if launch.nodes != 1:
             raise LaunchRejected(f"a run is one container; the job wants {launch.nodes} nodes")
-        if not self._image_of(launch.environment):
+        if not image_of(launch.environment, self.config.image):
             raise LaunchRejected("neither the job nor the target names an image")
         with _alone(launch.key):
             met = self._meet(launch.key)
@@ -190,8 +195,7 @@ class Driver:
                 self._host(handle).ask("cancel", key=handle, patience=5.0)
             except TargetUnreachable:
                 # it is heard with the next answer of the server, or by the next runner
-                launches = f"{_ROOT}/launches"
-                api.put_archive(found["Id"], launches, tar({f"{handle}/cancel": b""}))
+                api.put_archive(found["Id"], LAUNCHES, tar({f"{handle}/cancel": b""}))
                 api.start(found["Id"])
                 if url := _urls.get(self._engine):
                     self._link(handle, url)
@@ -216,12 +220,11 @@ class Driver:
 
     def environments(self) -> list[dict[str, Any]]:
         with self._asking() as api:
-            found = cast("list[dict[str, Any]]", api.images(filters={"label": [ENVIRONMENT]}))
-        return [_built(each) for each in found if _is_named_as_labeled(each)]
+            return built_images(api)
 
     def remove_environment(self, digest: str) -> bool:
         with self._asking() as api:
-            return any([_remove_image(api, name) for name in _image_names(digest)])
+            return remove_built(api, digest)
 
     def release(self) -> None:
         """Let go of the containers that have ended. Another target may have the same engine."""
@@ -255,7 +258,7 @@ class Driver:
             limits["device_requests"] = [gpu_request(api.info(), cards)]
         binds = [f"{volume}:{path}" for volume, path in plan.pop("volumes").items()]
         settings = api.create_host_config(binds=binds, **limits)
-        if cache := _own_cache(api.inspect_image(plan["image"])):
+        if cache := own_cache(api.inspect_image(plan["image"])):
             plan["labels"] |= {_CACHE_LABEL: cache}
             plan["environment"] = {"UV_CACHE_DIR": f"{cache}/uv"}  # there may be no home for it
         try:
@@ -274,97 +277,25 @@ class Driver:
         begun = found["State"] not in ("created", "configured", "initialized")
         if begun and self._observe(api, Handle(launch.key), found).phase is Phase.EXITED:
             return
-        cache = found["Labels"].get(_CACHE_LABEL, _CACHE)
-        if cache != _CACHE:
-            folders = "compiled", os.path.relpath(cache, _CACHE)
-            api.put_archive(found["Id"], _CACHE, tar({}, folders=folders))
-        api.put_archive(found["Id"], "/", self._brings(launch, cache))
+        image = image_of(launch.environment, self.config.image)
+        cache = found["Labels"].get(_CACHE_LABEL, CACHE)
+        if cache != CACHE:
+            folders = "compiled", os.path.relpath(cache, CACHE)
+            api.put_archive(found["Id"], CACHE, tar({}, folders=folders))
+        api.put_archive(
+            found["Id"], "/", lay_in(launch, image, cache=cache, linger=self.config.linger)
+        )
         if said := what_was_said(launch):
             log = f"retarget/launches/{launch.key}/streams/prepare"
             api.put_archive(found["Id"], "/", tar({log: said.encode()}))
-        if launch.environment.kind != "user" and (
-            launch.environment.pip or launch.environment.conda
-        ):
-            self._bring_uv(api, found["Id"])
+        if wants_packages(launch):
+            bring_uv(api, found["Id"])
         try:
             api.start(found["Id"])
         except APIError as error:
-            image = self._image_of(launch.environment)
             with suppress(DockerException):
                 api.remove_container(found["Id"], force=True)
             raise _rejection(error, image) from error
-
-    def _brings(self, launch: Launch, cache: str) -> bytes:
-        """Return what is laid into the container before it starts."""
-        told: dict[str, Any] = {
-            "launch": self._told(launch),
-            "node": {
-                "cache": cache,
-                "blobs": [],
-                "runner": _RUNNER,
-                "python": None,
-                "uv": f"{_CACHE}/bin/uv",
-                "conda": None,
-                "linger": self.config.linger,
-            },
-            "contact": {
-                "url": f"http://127.0.0.1:{_port(launch.key)}" if launch.url else "",
-                "door": f"{_ROOT}/doors/{_DOOR}" if launch.url else None,
-                "token": launch.token,
-                "path": f"/api/attempts/{launch.key}",
-            },
-        }
-        return tar(
-            {
-                "retarget/runner.pyz": _zipapp().read_bytes(),
-                f"retarget/doors/{_DOOR}": json.dumps({"port": _port(launch.key)}).encode(),
-                f"retarget/launches/{launch.key}/launch.json": json.dumps(told).encode(),
-            }
-        )
-
-    def _runner(self, image: str) -> list[str]:
-        """Return the command of a runner in an image.
-
-        Official images of Python come without compiled modules: what one container has compiled,
-        the next ones of that image need not compile again.
-        """
-        compiled = f"{_CACHE}/compiled/{blake2b(image.encode(), digest_size=8).hexdigest()}"
-        return [self.config.python, "-X", f"pycache_prefix={compiled}", "-I", "-S", _RUNNER]
-
-    def _told(self, launch: Launch) -> dict[str, Any]:
-        """Return the launch as one that is in its image already."""
-        told = launch.for_runner()
-        told["env"] = counted_anew(told["env"], launch.shares[0].gpus if launch.shares else ())
-        environment: dict[str, Any] = told["environment"]
-        packages = environment["pip"] or environment["conda"]
-        if environment["kind"] != "user" and packages:
-            image = self._image_of(launch.environment)
-            text = f"{image} {launch.environment.digest}"
-            digest = blake2b(text.encode(), digest_size=16).hexdigest()
-            told["environment"] = environment | {"kind": "system", "image": None, "digest": digest}
-        elif environment["kind"] == "image":
-            told["environment"] = environment | {"kind": "user", "python": None, "image": None}
-        return told
-
-    def _bring_uv(self, api: Any, container: str) -> None:
-        uv = uv_here()
-        if uv is None:
-            return  # the runner says so
-        try:
-            api.get_archive(container, f"{_CACHE}/bin/uv")
-        except NotFound:
-            content = {"bin/uv": Path(uv).read_bytes()}
-            api.put_archive(container, _CACHE, tar(content, mode=0o755))
-
-    def _image_of(self, environment: Environment) -> str:
-        """Name the image that a job is in; empty where there is none. One is built where it must.
-
-        Packages are put into the cache, not on top of it.
-        """
-        if environment.dockerfile is None:
-            return environment.image or self.config.image or ""
-        plain, base = _image_names(environment.digest or "")
-        return base if environment.pip or environment.conda else plain
 
     def _observe(self, api: Any, handle: str, found: dict[str, Any] | None) -> Observation:
         if found is None or found["State"] in ("removing", "dead"):
@@ -372,7 +303,7 @@ class Driver:
         if found["State"] in ("running", "paused", "restarting"):
             return Observation(phase=Phase.RUNNING)
         self._let_go(handle)
-        return _ending(api, found["Id"], f"{_ROOT}/launches/{handle}/done")
+        return ending(api, found["Id"], handle)
 
     # -- the way to what is in them
 
@@ -380,15 +311,15 @@ class Driver:
         """Have an agent in the container, through which its runner reaches the server."""
         _urls[self._engine] = url
         host = self._host(key)
-        host.lead_to(url, _DOOR)
+        host.lead_to(url, DOOR)
         with suppress(TargetUnreachable):  # it is tried whenever there is a link
-            together([host.asking("door", name=_DOOR, patience=10.0)])
+            together([host.asking("door", name=DOOR, patience=10.0)])
 
     def _host(self, key: str) -> Host:
         identity = os.getpid(), self._engine, key
         with _turn:
             if identity not in _hosts:
-                command = ["agent", _ROOT]
+                command = ["agent", ROOT]
                 way = Way(lambda: client(self._engine), f"retarget-{key}", command)
                 _hosts[identity] = Host(f"container {key[:12]}", way.enter, None)
             return _hosts[identity]
@@ -438,7 +369,7 @@ def _alone(key: str) -> Generator[None]:
 
     What is laid into a container is not there at once, and may be read when it is half there.
     """
-    place = _zipapp().parent / f"{blake2b(key.encode(), digest_size=1).hexdigest()}.lock"
+    place = zipapp().parent / f"{blake2b(key.encode(), digest_size=1).hexdigest()}.lock"
     with place.open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -448,78 +379,9 @@ def _ours(api: Any, label: str = _LABEL) -> list[dict[str, Any]]:
     return api.containers(all=True, filters={"label": [label]})
 
 
-def _ending(api: Any, container: str, path: str) -> Observation:
-    """Return how a container that has stopped left its launch."""
-    try:
-        content, _ = api.get_archive(container, path)
-        with tarfile.open(fileobj=io.BytesIO(b"".join(content))) as archive:
-            file = archive.extractfile(archive.getmembers()[0])
-            ending: dict[str, Any] = json.loads(file.read().splitlines()[-1]) if file else {}
-        code, reason = ending["exit_code"], ending["reason"]
-        return Observation(phase=Phase.EXITED, exit_code=code, reason=reason)
-    except NotFound:
-        return Observation(phase=Phase.DEAD)
-    except (ValueError, LookupError, TypeError, tarfile.TarError):
-        return Observation(phase=Phase.EXITED, reason="what it wrote of its end cannot be read")
-
-
 @lru_cache(maxsize=64)
 def _cores(engine: str) -> int:
     return int(client(engine).info()["NCPU"])
-
-
-def _image_names(digest: str) -> tuple[str, str]:
-    """Return what images of an environment are called: as they are, and below packages."""
-    return f"retarget-{digest}", f"retarget-{digest}-base"
-
-
-def _built(image: dict[str, Any]) -> dict[str, Any]:
-    labels: dict[str, str] = image["Labels"]
-    begun = float(labels[BEGUN])
-    return {
-        "digest": labels[ENVIRONMENT],
-        "how": "Dockerfile",
-        "size": image["Size"],
-        "seconds": max(0.0, round(image["Created"] - begun, 3)),
-        "built": begun,
-        "python": None,
-    }
-
-
-def _is_named_as_labeled(image: dict[str, Any]) -> bool:
-    """Tell an image that was built for an environment from those that others made of it."""
-    tags: list[str] = image.get("RepoTags") or []
-    names = {tag.rpartition(":")[0].rpartition("/")[2] for tag in tags}
-    return not names.isdisjoint(_image_names(image["Labels"][ENVIRONMENT]))
-
-
-def _remove_image(api: Any, name: str) -> bool:
-    """Have the engine remove an image; False when there is none, Conflict while it is used."""
-    try:
-        api.remove_image(name, force=False)
-    except NotFound:
-        return False
-    except APIError as error:
-        if error.status_code == 409:
-            raise Conflict(f"image {name[:21]}… is used by a container; try again later") from error
-        raise
-    return True
-
-
-def _own_cache(image: dict[str, Any]) -> str | None:
-    """Return where in the volume the user of an image has what no other may change; root: None."""
-    config: dict[str, Any] = image.get("Config") or {}
-    user = str(config.get("User") or "").partition(":")[0]
-    if user in ("", "0", "root"):
-        return None
-    text = user if user.isdecimal() else f"{user} {image['Id']}"  # a name is another one elsewhere
-    return f"{_CACHE}/users/{blake2b(text.encode(), digest_size=8).hexdigest()}"
-
-
-def _port(key: str) -> int:
-    """Return the port of a container's door: its own, for it may share the machine's network."""
-    number = int.from_bytes(blake2b(f"door {key}".encode(), digest_size=4).digest())
-    return _FIRST_PORT + number % _PORTS
 
 
 def _rejection(error: APIError, image: str) -> LaunchRejected:
@@ -541,7 +403,3 @@ def _name(version: dict[str, Any]) -> str:
     engine = str((version.get("Components") or [{"Name": "Docker"}])[0]["Name"])
     kind = "podman" if "podman" in engine.lower() else "docker"
     return f"{kind} {version['Version']}"
-
-
-def _zipapp() -> Path:
-    return keep_zipapp(scratch())

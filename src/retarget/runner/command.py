@@ -23,6 +23,7 @@ class Command:
     def __init__(self, folder: Folder, content: dict[str, Any], prepared: Preparation) -> None:
         self._folder = folder
         self._launch: dict[str, Any] = content["launch"]
+        self._where = str(content["node"].get("where", "on this machine"))
         self._python = prepared.python
         inside = prepared.containers
         self.env = inside.variables() if inside else self._surroundings()
@@ -76,7 +77,8 @@ class Command:
         there = os.path.join(self._folder.work, word)
         found = there if "/" in word else shutil.which(word, path=self.env["PATH"])
         if found is None or not os.path.exists(found):
-            raise Ended("failed", f"there is no command {word!r} on this machine", 127)
+            where = "in the code" if "/" in word and not os.path.isabs(word) else self._where
+            raise Ended("failed", f"there is no command {word!r} {where}", 127)
         if not os.access(found, os.X_OK):
             raise Ended("failed", f"{word!r} cannot be run: it is not executable", 126)
         return found

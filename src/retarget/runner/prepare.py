@@ -147,7 +147,8 @@ class Preparation:
         python = wanted["python"]
         if python:
             if not os.access(python, os.X_OK):
-                raise Ended("failed", f"there is no interpreter {python} on this machine", 127)
+                where = self._node.get("where", "on this machine")
+                raise Ended("failed", f"there is no interpreter {python} {where}", 127)
             return str(python)
         prefer = wanted["prefer"]
         if prefer and os.access(prefer, os.X_OK):
