@@ -47,6 +47,12 @@ def test_a_target_is_attached_shown_changed_and_detached(retarget: Cli, tmp_path
     changed = retarget("target", "update", "desk", "--cpus", "2", "--json")
     assert json.loads(changed.stdout)["config"]["cpus"] == 2
     assert json.loads(changed.stdout)["tags"] == {"region": "north", "room": "7"}
+    back = retarget("target", "update", "desk", "--unset", "cpus", "--unset=--linger", "--json")
+    assert json.loads(back.stdout)["config"]["cpus"] is None
+    wrong = said(retarget("target", "update", "desk", "--unset", "cpu"), 2)
+    assert "a local target has no option --cpu; did you mean --cpus?" in wrong
+    twice = said(retarget("target", "update", "desk", "--unset", "cpus", "--cpus", "1"), 2)
+    assert "--cpus is given a value, and unset, too" in twice
     retarget("run", "-d", "--name", "late", "--target", "desk", "--", "sleep", "60")
     refusal = said(retarget("target", "detach", "desk"), 1)
     assert "target 'desk' has a job that did not end yet: late; " in refusal

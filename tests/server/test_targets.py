@@ -132,6 +132,9 @@ def test_settings_change_if_the_target_answers(api: Api) -> None:
         "PATCH", "/api/targets/changing", {"config": {"password": None}, "tags": {"a": "b"}}
     )
     assert (cleared.json["config"]["password"], cleared.json["tags"]) == (None, {"a": "b"})
+    assert change(api, "changing", depth=None, level=None).json["config"]["depth"] == 1
+    refused(change(api, "changing", address=None), 422, "address: is needed", "config.address")
+    refused(change(api, "changing", cpu=None), 422, "there is no such setting", "config.cpu")
     refused(api.ask("PATCH", "/api/targets/none", {"config": {}}), 404, "no target named 'none'")
     ours = api.ask("PATCH", "/api/targets/local", {"config": {"root": "/x"}})
     refused(ours, 409, "config.root: the server sets this of target 'local' itself")

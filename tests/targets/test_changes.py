@@ -1,5 +1,6 @@
 """Targets whose settings change, or that go away, while jobs are on them."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +66,43 @@ def test_settings_that_leave_a_job_behind_are_refused(
     attached("job", "wait", "stays", timeout=60)
     moved = attached("target", "update", "far", "--address", lab[1].address)
     assert moved.returncode == 0, moved.stderr
+
+
+@pytest.mark.targets
+def test_the_new_key_of_a_host_is_taken_when_one_says_so(
+    attached: Cli, lab: list[Host], tmp_path: Path
+) -> None:
+    (folder := tmp_path / "code").mkdir()
+    words = ("--detach", "--name", "talk", "-t", "far", "--code", folder)
+    assert attached("run", *words, "--", "sh", "-c", _TALK).returncode == 0
+    attached("job", "logs", "talk")
+    lab[0].new_host_key()
+    refused = attached("target", "check", "far")
+    assert refused.returncode != 0
+    assert refused.stderr.strip().endswith("retarget target update NAME --unset pin")
+    taken = attached("target", "update", "far", "--unset", "pin")
+    assert taken.returncode == 0, taken.stderr
+    ended = attached("job", "wait", "talk", timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    log = attached("job", "logs", "talk").stdout
+    assert log.splitlines() == [f"line {n}" for n in range(30)]
+
+
+@pytest.mark.targets
+def test_the_key_of_a_host_that_was_met_late_is_kept(retarget: Cli, lab: list[Host]) -> None:
+    lab[1].link_down()
+    hosts = [word for host in lab[:2] for word in ("--host", f"ml@{host.address}")]
+    way = ("--kind", "ssh", *hosts, "--key", lab[0].key, "--timeout", "3")
+    made = retarget("target", "attach", "pool", *way, "--json")
+    assert list(json.loads(made.stdout)["config"]["pins"]) == [lab[0].address], made.stderr
+    lab[1].link_up()
+    assert retarget("target", "check", "pool").returncode == 0
+    retarget("server", "stop")
+    lab[1].new_host_key()
+    found = json.loads(retarget("target", "check", "pool", "--json").stdout)
+    reasons = [node["reason"] for node in found["facts"]["nodes"]]
+    assert reasons[0] == ""
+    assert "its host key has changed" in reasons[1]
 
 
 @pytest.mark.targets

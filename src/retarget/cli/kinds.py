@@ -1,6 +1,6 @@
 """Commands whose options depend on the kind of a target: its settings are asked of the server."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand
@@ -67,6 +67,17 @@ class OfTarget(OfKind):
 def given_to(ctx: Any) -> list[Given]:
     """Return the options of the kind that a command was given."""
     return ctx.meta.get(_GIVEN, [])
+
+
+def defaults_of(ctx: Any, names: Iterable[str]) -> dict[str, None]:
+    """Return settings, each named as its option is, as ones that are to have their defaults."""
+    kind, settings = ctx.meta.get(_KIND, ("", []))
+    named = {setting.option: setting.name for setting in settings}
+    options = [f"--{name.lstrip('-')}" for name in names]
+    for option in options:
+        if option not in named:
+            raise unknown_option(option, kind, named)
+    return dict.fromkeys(named[option] for option in options)
 
 
 def in_options(ctx: Any, error: Invalid) -> Invalid:

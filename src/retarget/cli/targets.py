@@ -9,7 +9,7 @@ import typer
 
 from retarget.cli.complete import complete_kind, complete_target
 from retarget.cli.groups import new_group
-from retarget.cli.kinds import OfKind, OfTarget, given_to, in_options
+from retarget.cli.kinds import OfKind, OfTarget, defaults_of, given_to, in_options
 from retarget.cli.settings import values_of
 from retarget.cli.spinner import Spinner
 from retarget.cli.terminal import say, write_json
@@ -34,6 +34,10 @@ Kind = Annotated[
 ]
 Tags = Annotated[
     list[str] | None, typer.Option(metavar="K=V", help="A label; repeatable. K= removes it.")
+]
+Unset = Annotated[
+    list[str] | None,
+    typer.Option(metavar="OPTION", help="Set this back to its default; repeatable."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -109,7 +113,9 @@ for verb, does in (
 
 
 @app.command(cls=OfTarget, options_metavar="[--OPTION VALUE …]")
-def update(ctx: typer.Context, name: Name, tag: Tags = None, as_json: AsJson = False) -> None:
+def update(
+    ctx: typer.Context, name: Name, unset: Unset = None, tag: Tags = None, as_json: AsJson = False
+) -> None:
     """Change settings of a target, if it answers with them; the others stay.
 
     \b
@@ -117,9 +123,12 @@ def update(ctx: typer.Context, name: Name, tag: Tags = None, as_json: AsJson = F
       retarget target update NAME --help
     """
     given = given_to(ctx)
-    if not given and tag is None:
+    if not given and not unset and tag is None:
         raise Invalid(f"what is to change? `retarget target update {name} --help` shows it")
-    config = values_of(given)
+    defaults = defaults_of(ctx, unset or [])
+    if twice := [each.option for each in given if each.setting.name in defaults]:
+        raise Invalid(f"{twice[0]} is given a value, and unset, too")
+    config = values_of(given) | defaults
     tags = _tags(_targets()[name].tags, tag) if tag else None
     with _asking(ctx, name):
         target = _targets().update(name, tags=tags, **config)

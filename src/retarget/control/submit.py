@@ -7,7 +7,7 @@ from typing import Any
 from retarget.control.launch import launch_of
 from retarget.control.parts import Parts
 from retarget.control.place import never_fits
-from retarget.core.driver import Screens
+from retarget.core.driver import Screens, Settles
 from retarget.core.environments import Environment
 from retarget.core.errors import Conflict, Invalid, NotFound, TargetUnreachable
 from retarget.core.jobs import Attempt, Job, JobSpec, Share
@@ -70,12 +70,16 @@ def facts_of(parts: Parts, target: Target) -> Facts:
 def check(parts: Parts, target: Target) -> Facts:
     """Ask a target about itself, and remember the answer or why there is none."""
     try:
-        facts = parts.connect(target).check()
+        driver = parts.connect(target)
+        facts = driver.check()
     except TargetUnreachable as error:
         parts.targets.checked(target.name, None, str(error), parts.now())
         raise
     facts = remembering(facts, target.facts)
     parts.targets.checked(target.name, facts, "", parts.now())
+    learnt = driver.settle() if isinstance(driver, Settles) else {}
+    if target.config | learnt != target.config:
+        parts.targets.learn(target, learnt)
     return facts
 
 

@@ -39,6 +39,8 @@ def update(
 ) -> Target:
     """Change settings of a target, if it answers with them; those not given stay as they are.
 
+    One that is given as None has its default again.
+
     Jobs that are on it go on, and are looked for by the new settings. Raise Conflict for settings
     by which one of them would not be found: it would be taken for lost, and tried again.
     """
@@ -46,7 +48,10 @@ def update(
     _check_not_ours(parts, before, config)
     known = known_settings(before.kind)
     kept = {key: value for key, value in before.config.items() if key in known}
-    merged = unseal(kept | keep(config, kept), secret=parts.secret, target=name)
+    wanted = kept | keep(config, kept)
+    for key in known & {key for key, value in config.items() if value is None}:
+        del wanted[key]
+    merged = unseal(wanted, secret=parts.secret, target=name)
     sealed = seal(validated(before.kind, merged), secret=parts.secret, target=name)
     change = {"config": sealed, "tags": before.tags if tags is None else check_tags(tags)}
     found = _answering(parts, before.model_copy(update=change))

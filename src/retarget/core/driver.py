@@ -126,7 +126,7 @@ class Screens(Protocol):
 
 @runtime_checkable
 class Settles(Protocol):
-    """Optional: a target that learns something at its first check which is kept from then on."""
+    """Optional: a target that learns something when it is checked which is kept from then on."""
 
     def settle(self) -> dict[str, Any]:
         """Return the settings to keep beside those given. Only after `check`."""

@@ -238,7 +238,7 @@ class Way:
             case asyncssh.HostKeyNotVerifiable():
                 return (
                     "its host key has changed: another machine may have its address. If you know "
-                    "why, detach the target and attach it again"
+                    "why, take the new one: retarget target update NAME --unset pin"
                 )
             case asyncssh.PermissionDenied():
                 return f"the login was refused: {self._tried()}; check the user name, too"

@@ -203,6 +203,7 @@ class Driver:
         for number, host in enumerate(hosts):
             if door:
                 host.lead_to(launch.url, door)
+                _led[nodes[number], self.config.root] = host.leads
             told = self._told(launch, number, master or self.config.places[nodes[0]].host)
             node = {"linger": self.config.linger}
             asked.append(host.asking("launch", key=launch.key, told=told, node=node, door=door))
@@ -257,7 +258,7 @@ class Driver:
         with _turn:
             for identity, kept in list(_hosts.items()):
                 if kept in self._ways.values():
-                    _released[identity] = _hosts.pop(identity)[0].leads
+                    del _hosts[identity]
         for host in self._hosts.values():
             host.release()
 
@@ -397,24 +398,40 @@ def _meeting_port(key: str) -> int:
 # -- the hosts that are in use
 
 
-_hosts: dict[str, tuple[Host, Way]] = {}  # by all that decides how each is reached
-_released: dict[str, Leads] = {}  # another target may have the same: its runners need their doors
+# by all that decides how each is reached, and the key that it must have if it was met before
+_hosts: dict[tuple[str, str | None], tuple[Host, Way]] = {}
+_led: dict[tuple[str, str], Leads] = {}  # by machine and folder: whoever goes there keeps its doors
 _turn = threading.Lock()
 
 
 def _reach(config: Config, name: str) -> tuple[Host, Way]:
     """Return the host, which all drivers of its target share, and the way to it."""
-    login = _login(config)
+    login, pin = _login(config), config.pins.get(name)
     text = repr((os.getpid(), name, astuple(login), config.root))  # with secrets in it
     identity = blake2b(text.encode("utf-8", "surrogatepass")).hexdigest()
     with _turn:
-        if identity not in _hosts:
-            way = Way(config.places[name], login, config.pins.get(name))
-            host = Host(name, way.enter, Bringing(config.root, _zipapp()))
-            if identity in _released:
-                host.lead_as(_released.pop(identity))
-            _hosts[identity] = host, way
-        return _hosts[identity]
+        met = _take_met(identity, name, pin)
+        if (identity, pin) not in _hosts:
+            _hosts[identity, pin] = met or _new_host(config, name, login)
+        elif met is not None:
+            met[0].release()
+        return _hosts[identity, pin]
+
+
+def _take_met(identity: str, name: str, pin: str | None) -> tuple[Host, Way] | None:
+    """Return the host that was to be met for the first time, and has shown the key there is now."""
+    there = _hosts.get((identity, None))
+    if pin is None or there is None or there[1].pins.get(name) != pin:
+        return None
+    return _hosts.pop((identity, None))
+
+
+def _new_host(config: Config, name: str, login: Login) -> tuple[Host, Way]:
+    way = Way(config.places[name], login, config.pins.get(name))
+    host = Host(name, way.enter, Bringing(config.root, _zipapp()))
+    if leads := _led.get((name, config.root)):
+        host.lead_as(leads)
+    return host, way
 
 
 def _login(config: Config) -> Login:

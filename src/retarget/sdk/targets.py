@@ -46,7 +46,7 @@ class Targets:
     def update(self, name: str, *, tags: Mapping[str, str] | None = None, **config: Any) -> Target:
         """Change settings of a target, if it answers with them; those not given stay.
 
-        `tags` take the place of all that there were.
+        One that is None has its default again. `tags` take the place of all that there were.
         """
         body: dict[str, Any] = {"config": given.settings(config)}
         if tags is not None:

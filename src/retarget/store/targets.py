@@ -1,6 +1,6 @@
 """Targets in SQL: where jobs can run, and what was last known about each place."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Engine, bindparam, delete, insert, select, update
@@ -79,6 +79,17 @@ class Targets:
         self.changes += 1
         if not known:
             raise _no_target(name, self.list())
+
+    def learn(self, target: Target, settings: Mapping[str, Any]) -> None:
+        """Keep settings beside those of a target, unless it was changed or removed meanwhile."""
+        mine = targets.c.name == target.name
+        known = target.model_dump(mode="json")["config"]
+        with writing(self.engine) as db:
+            found = db.execute(select(targets.c.config).where(mine).with_for_update()).scalar()
+            if found != known:
+                return
+            db.execute(update(targets).where(mine).values(config=known | settings))
+        self.changes += 1
 
     def remove(self, name: str, *, reason: str, now: float, force: bool = False) -> list[Job]:
         """Remove a target; return the jobs that it had, as they were.
