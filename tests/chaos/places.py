@@ -166,7 +166,7 @@ class InContainers(Arena):
         if "runner" not in wanted:
             return super().kill(wanted, job, scripts=scripts)
         victims = self.runners(job)
-        told = self.stop_runners(job)
+        told = self._halt(victims, job)
         hit = kill_together(victims)
         kills = [kill for each, kill in zip(victims, told, strict=True) if each in hit]
         self.kills += kills
@@ -175,7 +175,9 @@ class InContainers(Arena):
 
     def stop_runners(self, job: Submitted) -> list[Kill]:
         """Halt the runners of a job, and tell how far they have come."""
-        victims = self.runners(job)
+        return self._halt(self.runners(job), job)
+
+    def _halt(self, victims: list[Process], job: Submitted) -> list[Kill]:
         for each in victims:
             with suppress(ProcessLookupError):
                 os.kill(each.pid, signal.SIGSTOP)
