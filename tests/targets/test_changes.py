@@ -106,6 +106,19 @@ def test_the_key_of_a_host_that_was_met_late_is_kept(retarget: Cli, lab: list[Ho
 
 
 @pytest.mark.targets
+def test_each_target_of_one_machine_has_its_own_user(
+    attached: Cli, lab: list[Host], tmp_path: Path
+) -> None:
+    way = ("--kind", "ssh", "--address", f"root@{lab[0].address}", "--key", lab[0].key)
+    assert attached("target", "attach", "as-root", *way).returncode == 0
+    (folder := tmp_path / "code").mkdir()
+    for target, user in (("far", "ml"), ("as-root", "root"), ("far", "ml")):
+        done = attached("run", "-t", target, "--code", folder, "--", "id", "-un")
+        assert done.stdout == f"{user}\n", done.stderr
+    attached("target", "detach", "as-root")
+
+
+@pytest.mark.targets
 def test_two_targets_of_one_machine_do_not_disturb_each_other(
     attached: Cli, lab: list[Host], tmp_path: Path
 ) -> None:

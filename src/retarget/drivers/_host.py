@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -48,9 +48,6 @@ _SILENCE = 20.0  # seconds without one after which the link is given up
 _PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)  # seconds before trying again
 
 
-Leads = tuple[frozenset[str], tuple[str, int, bool] | None]
-
-
 class Pipe(Protocol):
     """A way to a program on the machine: its input and output, and the end of it."""
 
@@ -72,6 +69,14 @@ class Bringing:
     zipapp: Path
 
 
+@dataclass
+class Doors:
+    """Ports on a machine that lead to the server: the same for all links to one folder of it."""
+
+    names: set[str] = field(default_factory=set[str])
+    server: tuple[str, int, bool] | None = None
+
+
 def find_python(given: str | None) -> str:
     """Return a command for any shell that finds a Python and has it run what it is sent."""
     names = given or f"{_NAMES} {_ELSEWHERE}"
@@ -88,7 +93,11 @@ class Host:
     """Keeps a link to one machine, from when it is first asked until it is released."""
 
     def __init__(
-        self, name: str, enter: Callable[[], Awaitable[Pipe]], brings: Bringing | None
+        self,
+        name: str,
+        enter: Callable[[], Awaitable[Pipe]],
+        brings: Bringing | None,
+        doors: Doors | None = None,
     ) -> None:
         self.name = name
         self.facts: dict[str, Any] | None = None  # what it said of itself when it was last asked
@@ -96,8 +105,7 @@ class Host:
         self.bringing = threading.Lock()  # held by whoever brings a program to it
         self._enter = enter
         self._brings = brings
-        self._server: tuple[str, int, bool] | None = None
-        self._doors: set[str] = set()
+        self._doors = doors or Doors()
         self._link: Link | None = None
         self._reason = "it was never asked"
         self._keeper: asyncio.Task[None] | None = None
@@ -110,20 +118,11 @@ class Host:
 
     def lead_to(self, url: str, door: str) -> None:
         """Have a door on the machine that leads to a server, now and whenever there is a link."""
-        self._doors.add(door)
+        self._doors.names.add(door)
         parts = urlsplit(url)
         secure = parts.scheme == "https"
         port = parts.port or (443 if secure else 80)
-        self._server = (parts.hostname or "", port, secure)
-
-    @property
-    def leads(self) -> Leads:
-        """Tell which doors it has, and where they lead."""
-        return frozenset(self._doors), self._server
-
-    def lead_as(self, leads: Leads) -> None:
-        """Have the doors that another of the same machine had."""
-        self._doors, self._server = set(leads[0]), leads[1]
+        self._doors.server = (parts.hostname or "", port, secure)
 
     def release(self) -> None:
         """Let the link go."""
@@ -197,7 +196,7 @@ class Host:
         self._link, self._reason = link, ""
         self._settle()
         work = asyncio.ensure_future(link.run())
-        doors = [{"do": "door", "name": door} for door in self._doors]
+        doors = [{"do": "door", "name": door} for door in list(self._doors.names)]
         opening = asyncio.gather(*(_quietly(link.ask(door)) for door in doors))
         try:
             while not work.done() and _now() - link.heard < _SILENCE:
@@ -270,10 +269,10 @@ class Host:
 
     async def _opened(self, channel: Channel) -> None:
         """Carry a connection at a door of the machine to the server."""
-        if self._server is None:
+        if self._doors.server is None:
             await channel.end()
             return
-        host, port, secure = self._server
+        host, port, secure = self._doors.server
         try:
             reader, writer = await asyncio.open_connection(host, port, ssl=secure or None)
         except OSError:

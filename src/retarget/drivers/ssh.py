@@ -1,13 +1,10 @@
 """Machines with an SSH server: one, or a pool of them."""
 
-import os
 import platform
 import re
 import socket
-import threading
 import uuid
 from collections.abc import Coroutine, Sequence
-from dataclasses import astuple
 from functools import lru_cache
 from hashlib import blake2b, file_digest
 from pathlib import Path
@@ -26,11 +23,10 @@ from retarget.core.errors import (
 )
 from retarget.core.targets import Facts, Gpu, Node
 from retarget.core.units import show_memory
-from retarget.drivers._host import PYTHON, Bringing, Host, Leads, together
-from retarget.drivers._scratch import scratch
-from retarget.drivers._ssh import Login, Place, Way, fingerprint, parse_place
+from retarget.drivers._host import PYTHON, Host, together
+from retarget.drivers._machines import let_go, reach
+from retarget.drivers._ssh import Login, Place, fingerprint, parse_place
 from retarget.drivers.local import NO_ENGINE, uv_here
-from retarget.runner.package import keep_zipapp
 
 _PATIENCE = 20.0  # seconds that an agent which is there may take to answer
 _PART = 1 << 20
@@ -155,11 +151,12 @@ class Driver:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self._ways = {name: _reach(config, name) for name in config.places}
+        login = _login(config)
+        self._ways = {
+            name: reach(place, login, root=config.root, pins=config.pins)
+            for name, place in config.places.items()
+        }
         self._hosts = {name: host for name, (host, _) in self._ways.items()}
-        for host, way in self._ways.values():
-            host.patience = config.timeout
-            way.expect(config.pins)
 
     def check(self) -> Facts:
         hosts = list(self._hosts.values())
@@ -203,7 +200,6 @@ class Driver:
         for number, host in enumerate(hosts):
             if door:
                 host.lead_to(launch.url, door)
-                _led[nodes[number], self.config.root] = host.leads
             told = self._told(launch, number, master or self.config.places[nodes[0]].host)
             node = {"linger": self.config.linger}
             asked.append(host.asking("launch", key=launch.key, told=told, node=node, door=door))
@@ -255,12 +251,7 @@ class Driver:
         return "\n".join(said)
 
     def release(self) -> None:
-        with _turn:
-            for identity, kept in list(_hosts.items()):
-                if kept in self._ways.values():
-                    del _hosts[identity]
-        for host in self._hosts.values():
-            host.release()
+        let_go(list(self._ways.values()))
 
     def environments(self) -> list[dict[str, Any]]:
         hosts = list(self._hosts.values())
@@ -395,45 +386,6 @@ def _meeting_port(key: str) -> int:
     return _FIRST_PORT + int.from_bytes(blake2b(key.encode(), digest_size=4).digest()) % _PORTS
 
 
-# -- the hosts that are in use
-
-
-# by all that decides how each is reached, and the key that it must have if it was met before
-_hosts: dict[tuple[str, str | None], tuple[Host, Way]] = {}
-_led: dict[tuple[str, str], Leads] = {}  # by machine and folder: whoever goes there keeps its doors
-_turn = threading.Lock()
-
-
-def _reach(config: Config, name: str) -> tuple[Host, Way]:
-    """Return the host, which all drivers of its target share, and the way to it."""
-    login, pin = _login(config), config.pins.get(name)
-    text = repr((os.getpid(), name, astuple(login), config.root))  # with secrets in it
-    identity = blake2b(text.encode("utf-8", "surrogatepass")).hexdigest()
-    with _turn:
-        met = _take_met(identity, name, pin)
-        if (identity, pin) not in _hosts:
-            _hosts[identity, pin] = met or _new_host(config, name, login)
-        elif met is not None:
-            met[0].release()
-        return _hosts[identity, pin]
-
-
-def _take_met(identity: str, name: str, pin: str | None) -> tuple[Host, Way] | None:
-    """Return the host that was to be met for the first time, and has shown the key there is now."""
-    there = _hosts.get((identity, None))
-    if pin is None or there is None or there[1].pins.get(name) != pin:
-        return None
-    return _hosts.pop((identity, None))
-
-
-def _new_host(config: Config, name: str, login: Login) -> tuple[Host, Way]:
-    way = Way(config.places[name], login, config.pins.get(name))
-    host = Host(name, way.enter, Bringing(config.root, _zipapp()))
-    if leads := _led.get((name, config.root)):
-        host.lead_as(leads)
-    return host, way
-
-
 def _login(config: Config) -> Login:
     return Login(
         user=config.user,
@@ -459,7 +411,3 @@ def _this_machine() -> str:
     except (OSError, ValueError):
         installed = ""
     return f"{installed} {socket.gethostname()} {uuid.getnode()}"
-
-
-def _zipapp() -> Path:
-    return keep_zipapp(scratch())
