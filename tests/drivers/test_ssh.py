@@ -1,8 +1,10 @@
 """The ssh target keeps the contract on real hosts, and says exactly why one cannot be used."""
 
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -351,6 +353,22 @@ def test_a_runner_that_a_power_cut_has_left_in_part_is_mended(host: Host) -> Non
     runner.write_bytes(whole[:1000])
     assert connect_to("ssh", config).check().nodes[0].cpus
     assert runner.read_bytes() == whole
+    _release(config)
+
+
+def test_the_runner_is_brought_again_when_it_was_cleaned_away_at_both_ends(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    config = {"address": f"root@{host.address}", "key": host.key.read_text()}
+    driver = connect_to("ssh", config)
+    assert driver.check().nodes
+    shutil.rmtree(tmp_path)
+    shutil.rmtree(host.home / ".retarget-host/runners")
+    host.kill_sshd()
+    host.start_sshd()
+    assert driver.check().nodes[0].cpus
+    assert list((host.home / ".retarget-host/runners").iterdir())
     _release(config)
 
 

@@ -66,7 +66,7 @@ class Bringing:
     """What the agent is made of."""
 
     root: str  # the folder on the machine, perhaps below ~
-    zipapp: Path
+    zipapp: Callable[[], Path]  # made again when it is gone
 
 
 @dataclass
@@ -235,7 +235,7 @@ class Host:
         return pipe
 
     async def _load(self, pipe: Pipe, brings: Bringing) -> None:
-        source, zipapp = _source(), brings.zipapp
+        source, zipapp = _source(), await asyncio.to_thread(brings.zipapp)
         size = zipapp.stat().st_size
         told = {"root": brings.root, "runner": zipapp.name, "size": size}
         text = json.dumps(told).encode()

@@ -11,9 +11,8 @@ from docker.errors import NotFound
 
 from retarget.core.driver import Launch, Observation, Phase
 from retarget.drivers._engine import counted_anew, tar
-from retarget.drivers._scratch import scratch
+from retarget.drivers._scratch import zipapp
 from retarget.drivers.local import uv_here
-from retarget.runner.package import keep_zipapp
 
 ROOT = "/retarget"
 LAUNCHES = f"{ROOT}/launches"
@@ -118,10 +117,6 @@ def ending(api: Any, container: str, key: str) -> Observation:
         return Observation(phase=Phase.DEAD)
     except (ValueError, LookupError, TypeError, tarfile.TarError):
         return Observation(phase=Phase.EXITED, reason="what it wrote of its end cannot be read")
-
-
-def zipapp() -> Path:
-    return keep_zipapp(scratch())
 
 
 def _port(key: str) -> int:

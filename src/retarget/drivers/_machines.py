@@ -7,9 +7,8 @@ from dataclasses import astuple
 from hashlib import blake2b
 
 from retarget.drivers._host import Bringing, Doors, Host
-from retarget.drivers._scratch import scratch
+from retarget.drivers._scratch import zipapp
 from retarget.drivers._ssh import Login, Place, Way
-from retarget.runner.package import keep_zipapp
 
 Reached = tuple[Host, Way]
 _Identity = tuple[str, str | None]
@@ -57,7 +56,7 @@ def _take_met(identity: str, place: Place, pin: str | None) -> Reached | None:
 def _new(place: Place, login: Login, root: str, pin: str | None) -> Reached:
     way = Way(place, login, pin)
     doors = _doors.setdefault(_digest(place.name, place.user or login.user, root), Doors())
-    return Host(place.name, way.enter, Bringing(root, keep_zipapp(scratch())), doors), way
+    return Host(place.name, way.enter, Bringing(root, zipapp), doors), way
 
 
 def _digest(*what: object) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import gettempdir
 
 from retarget.core.errors import TargetUnreachable
+from retarget.runner.package import keep_zipapp
 
 
 def scratch() -> Path:
@@ -23,3 +24,8 @@ def scratch() -> Path:
         )
     folder.chmod(0o700)
     return folder
+
+
+def zipapp() -> Path:
+    """Return the runner that is brought to machines; made again when it was cleaned away."""
+    return keep_zipapp(scratch())

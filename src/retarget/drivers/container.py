@@ -52,8 +52,8 @@ from retarget.drivers._inside import (
     own_cache,
     runner_command,
     wants_packages,
-    zipapp,
 )
+from retarget.drivers._scratch import zipapp
 from retarget.drivers._tunnel import last_words
 from retarget.runner.machine import cards
 
