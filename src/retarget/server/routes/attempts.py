@@ -1,6 +1,7 @@
 """/api/attempts: the runners' door. Each opens with that attempt's own token only."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
 
@@ -160,9 +161,14 @@ def _check_own(parts: Parts, job: Job, digests: set[str]) -> None:
     roots = {job.spec.snapshot, job.spec.environment.context} - {None}
     own = set(roots)
     for root in roots if not digests <= own else ():
-        own |= decode(parts.blobs.path(str(root)).read_bytes()).digests()
+        own |= _digests_in(parts.blobs.path(str(root)))
     if not digests <= own:
         raise Forbidden("that blob is not a part of this job's code")
+
+
+@lru_cache(maxsize=4)  # a folder is asked for part by part, and reading its list takes a while
+def _digests_in(manifest: Path) -> frozenset[str]:
+    return frozenset(decode(manifest.read_bytes()).digests())
 
 
 def _frames(paths: list[Path]) -> Iterator[bytes]:
