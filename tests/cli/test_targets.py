@@ -50,7 +50,7 @@ def test_a_target_is_attached_shown_changed_and_detached(retarget: Cli, tmp_path
     back = retarget("target", "update", "desk", "--unset", "cpus", "--unset=--linger", "--json")
     assert json.loads(back.stdout)["config"]["cpus"] is None
     wrong = said(retarget("target", "update", "desk", "--unset", "cpu"), 2)
-    assert "a local target has no option --cpu; did you mean --cpus?" in wrong
+    assert "local targets have no option --cpu; did you mean --cpus?" in wrong
     twice = said(retarget("target", "update", "desk", "--unset", "cpus", "--cpus", "1"), 2)
     assert "--cpus is given a value, and unset, too" in twice
     retarget("run", "-d", "--name", "late", "--target", "desk", "--", "sleep", "60")
@@ -179,7 +179,7 @@ def test_what_is_wrong_is_one_sentence(retarget: Cli, tmp_path: Path) -> None:
     empty.touch()
     attach = ("target", "attach", "x", "--kind", "vault", "--address", "a")
     for words, sentence in {
-        (*attach, "--hots", "3"): "has no option --hots; did you mean --host? there",
+        (*attach, "--hots", "3"): "have no option --hots; did you mean --host? there",
         (*attach, "--memory", "lots"): "--memory: 'lots' is not an amount of memory; write 512m",
         (*attach, "--depth", "x"): "--depth: 'x' is not a whole number",
         (*attach, "--cpus", "nan"): "--cpus: 'nan' is not a number",

@@ -166,7 +166,7 @@ class TestAttaching:
         assert check(key=locked, passphrase="open sesame")[0].nodes
 
     def test_what_is_no_key_is_said(self, check: Check) -> None:
-        with pytest.raises(Invalid, match="it is the text of a private key"):
+        with pytest.raises(Invalid, match="it holds no private key"):
             connect_to("ssh", {"address": "lab1", "key": "ssh-ed25519 AAAA of the wrong half"})
         broken = "-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n-----END OPENSSH PRIVATE KEY-----\n"
         with pytest.raises(TargetUnreachable, match="the key cannot be read"):

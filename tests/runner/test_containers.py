@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import tarfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -95,6 +96,34 @@ def test_a_command_that_is_not_there_is_named(bed: Bed, workshop: Workshop) -> N
     assert ending(run(workshop, "./nope")) == (
         "failed", "there is no command './nope' in the code", 127,
     )  # fmt: skip
+
+
+def test_what_keeps_a_container_from_starting_is_not_said_of_its_python(
+    bed: Bed, workshop: Workshop, tmp_path: Path
+) -> None:
+    (tmp_path / "rootfs/usr/bin").mkdir(parents=True)
+    (tmp_path / "rootfs/usr/bin/python3").write_text("no program")
+    (tmp_path / "rootfs/usr/bin/python3").chmod(0o755)
+    packed = tmp_path / "rootfs.tar"
+    with tarfile.open(packed, "w") as archive:
+        archive.add(tmp_path / "rootfs", arcname=".")
+    bed.ask("import", str(packed), "localhost/broken:test")
+    broken = Environment(kind="image", image="localhost/broken:test")
+    outcome, reason, code = ending(run(workshop, "python", "-c", "pass", environment=broken))
+    assert (outcome, code) == ("failed", 125)
+    assert reason.startswith("its container could not be started: ")
+    assert "format error" in reason, reason
+    bed.ask("rmi", "localhost/broken:test")
+
+
+def test_an_image_without_python_is_told(bed: Bed, workshop: Workshop, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "empty.tar", "w") as archive:
+        archive.add(tmp_path, arcname=".", recursive=False)
+    bed.ask("import", str(tmp_path / "empty.tar"), "localhost/empty:test")
+    empty = Environment(kind="image", image="localhost/empty:test")
+    told = ending(run(workshop, "python", "-c", "pass", environment=empty))
+    assert told == ("failed", "there is no python in image 'localhost/empty:test'", 127)
+    bed.ask("rmi", "localhost/empty:test")
 
 
 def test_too_much_memory_is_told_with_the_limit(bed: Bed, workshop: Workshop) -> None:

@@ -412,7 +412,7 @@ def test_a_context_is_left_out_by_dockers_rules(tmp_path: Path, rules: str, left
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"image": "a", "dockerfile": "D"}, "image: and dockerfile exclude each other"),
+        ({"image": "a", "dockerfile": "D"}, "image: it and dockerfile exclude each other"),
         ({"context": "."}, "context: goes with a dockerfile"),
         ({"image": " "}, "image: is empty"),
         ({"image": 3}, "image: 3 is not a text"),

@@ -88,7 +88,7 @@ def in_options(ctx: Any, error: Invalid) -> Invalid:
         if words[:2] == ["config", setting.name]:
             told = str(error).removeprefix(f"{error.field}: ")
             return Invalid(f"{setting.option}: {told}", field=error.field)
-    return error
+    return Invalid(str(error).removeprefix("config: "), field=error.field)
 
 
 def _own(params: list[Any]) -> dict[str, bool]:

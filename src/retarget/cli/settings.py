@@ -92,9 +92,9 @@ def settings_of(schema: Mapping[str, Any]) -> list[Setting]:
 
 def unknown_option(option: str, kind: str, known: Iterable[str]) -> Invalid:
     there = sorted(known)
-    close = get_close_matches(option, there, 1)
-    meant = f"; did you mean {close[0]}?" if close else ";"
-    return Invalid(f"a {kind} target has no option {option}{meant} there are {', '.join(there)}")
+    close = get_close_matches(option[2:], [each[2:] for each in there], 1)
+    meant = f"; did you mean --{close[0]}?" if close else ";"
+    return Invalid(f"{kind} targets have no option {option}{meant} there are {', '.join(there)}")
 
 
 def values_of(given: Sequence[Given]) -> dict[str, Any]:

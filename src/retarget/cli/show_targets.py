@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rich.text import Text
 
+from retarget.cli.settings import settings_of
 from retarget.cli.show import ago, pairs, section
 from retarget.cli.tables import Cell, new_table
 from retarget.cli.terminal import show
@@ -44,7 +45,7 @@ def show_target(target: "Target") -> None:
     show(pairs(rows))
     # what a target has learnt by itself, such as its hosts' keys, is long and among the details
     settings = {k: value for k, value in target.config.items() if not isinstance(value, dict)}
-    told = [(name, _plain(value)) for name, value in settings.items()]
+    told = [(name, _setting(name, value)) for name, value in settings.items()]
     section("settings", pairs(told) if any(value for _, value in told) else None)
 
 
@@ -55,15 +56,27 @@ def show_kinds(kinds: Sequence[dict[str, Any]]) -> None:
 
 def _row(target: "Target") -> list[Cell]:
     amounts = (_cpus(target), _memory(target), _gpus(target))
-    return [target.name, target.kind, _state(target), *amounts, _jobs(target), target.reason]
+    reason = target.reason or _aside(target)
+    return [target.name, target.kind, _state(target), *amounts, _jobs(target), reason]
+
+
+def _aside(target: "Target") -> str:
+    aside = [node["name"] for node in _nodes(target) if node["reason"]]
+    return f"{len(aside)} of {len(_nodes(target))} set aside: {', '.join(aside)}" if aside else ""
 
 
 def _state(target: "Target") -> Text:
     return Text("unusable", "red") if target.reason else Text("ready", "green")
 
 
+def _setting(name: str, value: Any) -> str:
+    return show_memory(value) if name == "memory" and value else _plain(value)
+
+
 def _plain(value: Any) -> str:
     """Write a setting as a person would."""
+    if isinstance(value, float):
+        return show_amount(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
@@ -74,8 +87,7 @@ def _plain(value: Any) -> str:
 
 
 def _settings(kind: dict[str, Any]) -> str:
-    schema: dict[str, Any] = kind["config_schema"] or {}
-    return ", ".join(schema.get("properties", {}))
+    return ", ".join(setting.option[2:] for setting in settings_of(kind["config_schema"] or {}))
 
 
 def _nodes(target: "Target") -> list[dict[str, Any]]:
@@ -108,4 +120,5 @@ def _node(node: dict[str, Any]) -> str:
     parts = ", ".join([cpus, show_memory(node["memory"]), *gpus]) if node["cpus"] else ""
     if not node["reason"]:
         return parts
-    return f"set aside: {node['reason']}" + (f" ({parts})" if parts else "")
+    reason = node["reason"].removeprefix(f"{node['name']}: ")
+    return f"set aside: {reason}" + (f" ({parts})" if parts else "")

@@ -53,6 +53,8 @@ class Parts:
     notify: Callable[[str], None]  # this job has moved, or said something
     # the targets that this server makes itself, each with the settings that it sets itself
     own: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    # the targets that are being detached just now: whoever does that clears them, too
+    leaving: set[str] = field(default_factory=set[str])
     now: Callable[[], float] = time.time
 
     def driver(self, target: str) -> Driver:

@@ -85,7 +85,7 @@ def place(
     ]
     for job, attempt in live:
         _hold(rooms, job, attempt.shares)
-    aside = [f"{node.name} is set aside: {node.reason}" for node in facts.nodes if node.reason]
+    aside = [_aside(node) for node in facts.nodes if node.reason]
     decided: list[Placement] = []
     first_waiting: Job | None = None
     for job in queued:
@@ -99,6 +99,10 @@ def place(
         else:
             first_waiting = job
     return decided
+
+
+def _aside(node: Node) -> str:
+    return f"{node.name} is set aside: {node.reason.removeprefix(f'{node.name}: ')}"
 
 
 def _try(job: Job, rooms: list[_Room], aside: Sequence[str]) -> Placement:

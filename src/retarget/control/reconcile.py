@@ -456,6 +456,8 @@ def _reasons(target: Target, placements: Sequence[Placement], *, explain: bool) 
 
 def forget(parts: Parts, ended: Sequence[Attempt]) -> bool:
     """Remove what ended attempts left on their target; False while a runner is still there."""
+    if ended[0].target in parts.leaving:
+        return False
     handles = [Handle(attempt.handle or "") for attempt in ended]
     forgotten: list[str] = []
     try:

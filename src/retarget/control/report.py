@@ -19,6 +19,7 @@ _TIMED: dict[str, Literal["preparing", "starting", "started", "exited"]] = {
     "started": "started",
     "exited": "exited",
 }
+_ASTRAY = 1.0  # seconds
 _ENDS = frozenset({Event.SUCCEEDED, Event.FAILED, Event.STOPPED, Event.RETRIED})
 
 
@@ -42,6 +43,19 @@ def take_events(
             continue  # it moved meanwhile, by an order or another server: look again
         return confirmed, job.state is JobState.CANCELING
     raise conflict
+
+
+def by_our_clock(
+    events: list[dict[str, Any]], *, sent: float | None, now: float
+) -> list[dict[str, Any]]:
+    """Return events with the times of this server, where the clock of their machine is wrong.
+
+    `sent` is when they were sent, by that clock. What is less may be the way they took.
+    """
+    late = 0.0 if sent is None else now - sent
+    if abs(late) < _ASTRAY:
+        return events
+    return [event | {"at": event["at"] + late} for event in events]
 
 
 def present(parts: Parts, key: str) -> tuple[Job, Attempt]:
@@ -116,11 +130,17 @@ def _take_member(
             change |= {
                 "ended": now,
                 "exit_code": verdict.exit_code,
-                "reason": reason_of(members) or verdict.reason,
+                "reason": _told_of(verdict, members),
             }
             break
     _write(parts, job, attempt, moves, change)
     return after.confirmed, is_to_stop(moving, members)
+
+
+def _told_of(verdict: Verdict, members: list[Member]) -> str:
+    if verdict.event is Event.SUCCEEDED:
+        return ""
+    return reason_of(members) or verdict.reason
 
 
 def _after(job: Job, verdict: Verdict, event: dict[str, Any], now: float) -> Job:

@@ -71,6 +71,14 @@ def detach(parts: Parts, name: str, *, force: bool) -> list[Job]:
     target = parts.targets.find(name)
     if name in parts.own:
         raise Conflict(f"target {name!r} is the server's own machine and cannot be detached")
+    parts.leaving.add(name)
+    try:
+        return _detach(parts, target, force=force)
+    finally:
+        parts.leaving.discard(name)
+
+
+def _detach(parts: Parts, target: Target, *, force: bool) -> list[Job]:
     left = _remove(parts, target, force=force)
     for job in left:
         parts.notify(job.id)
@@ -78,9 +86,9 @@ def detach(parts: Parts, name: str, *, force: bool) -> list[Job]:
     try:
         driver = parts.connect(target)
         _stop(parts, driver, [job for job in left if job.state in LIVE])
-        _clear_away(parts, driver, name)
+        _clear_away(parts, driver, target.name)
     except (RetargetError, OSError) as error:  # what is on it is no longer ours to mend
-        _log.warning("target %s was detached, and not cleared: %s", name, error)
+        _log.warning("target %s was detached, and not cleared: %s", target.name, error)
     _release(parts, target)
     return left
 

@@ -228,7 +228,9 @@ class Host:
             pipe.close()
             said = (await pipe.said()).strip()[-500:]
             what = said or f"it ended before it began ({error})"
-            raise TargetUnreachable(f"{self.name}: no agent could be started: {what}") from None
+            if not what.startswith("no Python"):
+                what = f"logged in, and what runs jobs could not be started: {what}"
+            raise TargetUnreachable(f"{self.name}: {what}") from None
         except BaseException:
             pipe.close()
             raise

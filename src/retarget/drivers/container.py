@@ -60,6 +60,7 @@ from retarget.runner.machine import cards
 _LABEL = "retarget.launch"
 _CACHE_LABEL = "retarget.cache"
 _GONE = ("already in use", "no such container", "no container with name or id")
+_NETWORKS = ("bridge", "host", "none", "default")  # what every engine has
 _MAKING = 10.0  # seconds that another may take to make a container whose name it has
 _NO_COMMAND = ("executable file not found", "no such file or directory")
 
@@ -118,6 +119,7 @@ class Driver:
         with self._asking() as api:
             told = api.info()
             version = api.version()
+            self._check_network(api)
         cpus = min(self.config.cpus or float(told["NCPU"]), float(told["NCPU"]))
         memory = min(self.config.memory or int(told["MemTotal"]), int(told["MemTotal"]))
         found = cards() if gives_gpus(told) and self._is_here() else []
@@ -129,6 +131,15 @@ class Driver:
         )
         details = {"engine": _name(version), "image": self.config.image or "each job's own"}
         return Facts(nodes=(node,), details=details)
+
+    def _check_network(self, api: Any) -> None:
+        name = self.config.network
+        if name is None or name in _NETWORKS or name.startswith("container:"):
+            return
+        there = {each["Name"]: each["Id"] for each in api.networks()}
+        if name not in there and not any(each.startswith(name) for each in there.values()):
+            names = ", ".join(sorted(there))
+            raise TargetUnreachable(f"the engine has no network {name!r}; it has {names}")
 
     def screen(self, environment: Environment) -> None:
         if not image_of(environment, self.config.image):

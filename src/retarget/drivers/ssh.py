@@ -123,7 +123,7 @@ class Config(BaseModel):
     @classmethod
     def _text_of_a_key(cls, key: SecretStr | None) -> SecretStr | None:
         if key is not None and "PRIVATE KEY" not in key.get_secret_value():
-            raise ValueError("it is the text of a private key, which the file of one holds")
+            raise ValueError("it holds no private key; give the file of one, or its text")
         return key
 
     @model_validator(mode="after")
@@ -201,7 +201,7 @@ class Driver:
             if door:
                 host.lead_to(launch.url, door)
             told = self._told(launch, number, master or self.config.places[nodes[0]].host)
-            node = {"linger": self.config.linger}
+            node = {"linger": self.config.linger, "where": f"on {host.name}"}
             asked.append(host.asking("launch", key=launch.key, told=told, node=node, door=door))
         together(asked)
         return Handle(f"{launch.key}@{','.join(nodes)}")

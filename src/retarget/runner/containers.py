@@ -19,6 +19,7 @@ from retarget.runner.engine import Engine, find_engine, mount
 from retarget.runner.errors import Ended, Unprepared
 from retarget.runner.folder import Folder
 from retarget.runner.processes import Process, end, processes
+from retarget.runner.sentences import engine_sentence
 
 _NO_ENGINE = (
     "environment: image needs a container engine, and this machine has none that answers; "
@@ -34,6 +35,7 @@ _FROM_MACHINE = (
 _DEADLY = (1, 2, 3, 4, 6, 7, 8, 9, 11, 13, 15)  # signals that end a program, as 128 + n
 _LAST_WORDS = 3.0  # seconds that an engine's command has to end after all in its container has
 _TRIES = 5
+_NOT_THERE = 127  # what engines and shells end with when there is no such command
 
 
 def engine_of(node: dict[str, Any]) -> Engine:
@@ -183,7 +185,11 @@ class Containers:
         for name in ("python3", "python"):
             words = ["run", "--rm", "--network", "none", "--entrypoint", name, self._image]
             label = ["--label", f"retarget.launch={self._launch['key']}"]
-            if self._engine.ask(*words[:1], *label, *words[1:], "-c", "pass").returncode == 0:
+            answer = self._engine.ask(*words[:1], *label, *words[1:], "-c", "pass")
+            if answer.returncode not in (0, _NOT_THERE):
+                why = engine_sentence(answer.stderr or answer.stdout)
+                raise Ended("failed", f"its container could not be started: {why}", 125)
+            if answer.returncode == 0:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 part = f"{path}.{os.getpid()}.part"
                 with open(part, "w", encoding="ascii") as file:
@@ -202,7 +208,7 @@ class Containers:
         }
 
     def _not_started(self, rank: int, code: int) -> str:
-        if code == 127:
+        if code == _NOT_THERE:
             word = self._launch["command"][0]
             return f"there is no command {word!r} in image {self._called!r}"
         said = _said(os.path.join(self._folder.streams, _stream(self._launch, rank)))

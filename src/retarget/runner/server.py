@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import select
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -50,7 +51,7 @@ class Server:
         return bool(self._read_contact()["url"])
 
     def report(self, events: list[dict[str, Any]]) -> dict[str, Any]:
-        told: dict[str, Any] = {"events": events}
+        told: dict[str, Any] = {"events": events, "now": time.time()}
         if self._node:
             told["node"] = self._node
         return self._ask("POST", "/events", json.dumps(told).encode(), "confirmed")

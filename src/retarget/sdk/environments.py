@@ -105,7 +105,7 @@ class Environment:
             if not self.image.strip():
                 raise wrong("image", "is empty; name one such as python:3.12-slim")
             if self.dockerfile is not None:
-                raise wrong("image", "and dockerfile exclude each other; name one of them")
+                raise wrong("image", "it and dockerfile exclude each other; name one of them")
         if self.context is not None and self.dockerfile is None:
             raise wrong("context", "goes with a dockerfile; name it, too")
 
@@ -119,6 +119,8 @@ class Environment:
         """Return the folder, and the path of the Dockerfile in it, which may begin in either."""
         named = Path(self.dockerfile or "")
         folder = named.absolute().parent if self.context is None else Path(self.context).absolute()
+        if not folder.is_dir():
+            raise wrong("context", f"there is no folder {str(folder)!r}")
         found = [path for path in (named.absolute(), folder / named) if os.path.isfile(path)]
         if not found:
             raise wrong("dockerfile", f"there is no file {str(named)!r}")

@@ -11,7 +11,7 @@ from fastapi.responses import FileResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from retarget.control.parts import Parts
-from retarget.control.report import present, take_events
+from retarget.control.report import by_our_clock, present, take_events
 from retarget.control.track import ARTIFACTS_TOP, keep_files, take_lines
 from retarget.core.errors import Forbidden, Invalid
 from retarget.core.jobs import Job, Output
@@ -48,6 +48,7 @@ class RunnerEvent(BaseModel):
 class Events(BaseModel):
     events: list[RunnerEvent]
     node: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
+    now: Annotated[float, Field(ge=0, lt=1e11)] | None = None  # by the clock of the runner
 
 
 class Taken(BaseModel):
@@ -72,7 +73,8 @@ class Kept(BaseModel):
 @router.post("/events")
 def report_events(key: RunnerKey, body: Events, parts: PartsDep) -> Taken:
     """Take in what happened, in order; what was confirmed before is passed over."""
-    events = [event.model_dump() for event in body.events]
+    told = [event.model_dump() for event in body.events]
+    events = by_our_clock(told, sent=body.now, now=parts.now())
     confirmed, stop = take_events(parts, key, events, body.node)
     return Taken(confirmed=confirmed, order="cancel" if stop else None)
 
