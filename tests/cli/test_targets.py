@@ -205,7 +205,7 @@ def test_what_is_wrong_is_one_sentence(retarget: Cli, tmp_path: Path) -> None:
         ("target", "attach", "a/b", *attach[3:]): "name: 'a/b' is not a name; use 1 to 63 letters",
         ("target", "update", "local"): "what is to change? `retarget target update local",
         ("target", "update", "--cpus", "2"): "which target? name it first: retarget target",
-        ("target", "update", "local", "--cpu", "2"): "has no option --cpu; did you mean --cpus?",
+        ("target", "update", "local", "--cpu", "2"): "have no option --cpu; did you mean --cpus?",
     }.items():  # fmt: skip
         assert sentence in said(retarget(*words)), words
     for words in ((*attach, f"--password={SECRET}"), (*attach, "--password", SECRET)):
