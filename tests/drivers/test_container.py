@@ -269,9 +269,21 @@ class TestSentences(InContainers, Bench):
         with pytest.raises(Invalid, match="is no address of an engine"):
             connect_to("container", {"engine": engine})
 
-    def test_an_image_has_no_spaces_in_its_name(self) -> None:
-        with pytest.raises(Invalid, match="'a b' is no name of an image"):
-            connect_to("container", {"image": "a b"})
+    @pytest.mark.parametrize("name", ["image", "network", "python"])
+    @pytest.mark.parametrize("value", ["a b", "a\nb", "", "\ud800", "a\0"])
+    def test_a_name_is_one_word(self, name: str, value: str) -> None:
+        with pytest.raises(Invalid, match=rf"{name}: .*(one word is meant|valid string)"):
+            connect_to("container", {name: value})
+
+    def test_a_password_in_an_address_is_not_repeated(self) -> None:
+        with pytest.raises(Invalid) as raised:
+            connect_to("container", {"engine": "tcp://me:s3cret@h:1:2"})
+        assert "s3cret" not in str(raised.value)
+
+    def test_a_network_that_is_not_there_is_told(self, docker: Engine) -> None:
+        driver = connect_to("container", {"engine": docker.url, "network": "nowhere"})
+        with pytest.raises(TargetUnreachable, match=r"no network 'nowhere'; it has bridge, host"):
+            driver.check()
 
 
 @pytest.mark.targets

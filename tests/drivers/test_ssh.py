@@ -272,11 +272,14 @@ class TestAttaching:
             ({"address": "a", "jump": "b,"}, "'' is not an address"),
             ({"address": "a", "pins": {"a": "garbage"}}, "given for 'a' is not a public key"),
             ({"address": "a", "pins": {"a": ""}}, "given for 'a' is not a public key"),
+            ({"address": "a", "pins": {"a": _new_key()}}, "given for 'a' is not a public key"),
             ({"address": "a", "pins": {"a": "ssh-rsa AAAA"}}, "is not a public key"),
             ({"address": "a", "root": ""}, "'' is not a path such as"),
             ({"address": "a", "root": "here"}, "'here' is not a path such as"),
             ({"address": "a", "root": "~ml"}, "'~ml' is not a path such as"),
             ({"address": "a", "root": "/a\0b"}, "is not a path such as"),
+            ({"address": "a", "root": "~/" + "a/" * 600}, "is not a path such as"),
+            ({"address": "a:" + "1" * 5000}, "is not an address such as"),
             ({"address": "a", "root": "/a\ud800b"}, "is not a path such as"),
             ({"hosts": ["a", "a"]}, "one of them is there twice"),
             ({"address": "a", "python": "python3; rm -rf"}, "is not a plain absolute path"),
@@ -322,7 +325,7 @@ def test_on_a_full_disk_work_is_still_seen_to(tmp_path: Path) -> None:
             {"key": "k1", "job": "j1", "name": "n", "command": ["sleep", "600"], "grace": 1.0}
         )
         handle = driver.launch(launch)
-        wait_until(lambda: driver.poll([handle])[0].phase is Phase.RUNNING, "it runs")
+        wait_until(lambda: bool(_sleepers(host)), "it runs")
         _release(config)
         host.kill_sshd()
         host.fill_disk()
@@ -341,7 +344,7 @@ def test_on_a_full_disk_work_is_still_seen_to(tmp_path: Path) -> None:
 
 
 def _sleepers(host: Host) -> list[int]:
-    return [pid for pid, words in host.processes() if words[:2] == ["sleep", "600"]]
+    return [pid for pid, words in host.processes() if words[1:] == ["600"]]
 
 
 def test_a_runner_that_a_power_cut_has_left_in_part_is_mended(host: Host) -> None:

@@ -2,12 +2,15 @@
 
 import json
 import sqlite3
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -223,6 +226,55 @@ def test_without_its_package_no_secret_is_taken(tmp_path: Path, plugin: str) -> 
         assert attach(api, "plain").status == 201
         refused(api.ask("POST", "/api/targets/safe/check"), 503, "pip install 'retarget[ssh]'")
         assert api.ask("DELETE", "/api/targets/safe").status == 200
+
+
+def test_changes_at_once_are_all_kept(api: Api) -> None:
+    attach(api, "much")
+    given = [{"cpus": 5}, {"depth": 4}, {"level": "high"}, {"labels": {"a": "1"}}, {"memory": 7}]
+    with ThreadPoolExecutor(5) as pool:
+        done = list(pool.map(lambda config: change(api, "much", **config), given))
+    assert [answer.status for answer in done] == [200] * 5
+    config = api.ask("GET", "/api/targets/much").json["config"]
+    for each in given:
+        assert config | each == config
+
+
+def test_a_mapping_is_changed_where_it_is_said(api: Api) -> None:
+    attach(api, "labeled", labels={"a": "1", "b": "2"})
+    more = change(api, "labeled", labels={"b": "3", "c": "4"})
+    assert more.json["config"]["labels"] == {"a": "1", "b": "3", "c": "4"}
+    less = change(api, "labeled", labels={"a": None})
+    assert less.json["config"]["labels"] == {"b": "3", "c": "4"}
+    assert change(api, "labeled", labels=None).json["config"]["labels"] == {}
+
+
+def test_what_is_no_text_is_refused(api: Api) -> None:
+    before = settings(api)
+    for config in ({"hosts": ["\ud800"]}, {"labels": {"\udcff": "x"}}, {"stamp": "a\0b"}):
+        answer = attach(api, "x", **config)
+        assert (answer.status, "that are no text" in answer.content.decode()) == (422, True)
+    assert settings(api) == before
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.1, 0.2, 0.4, 0.8])
+def test_nothing_goes_on_at_a_target_that_is_detached_by_force(
+    api: Api, tmp_path: Path, moment: float
+) -> None:
+    root, nap = tmp_path / "desk", f"1234.{uuid4().int % 10**9:09}"
+    attach(api, "desk", "local", root=str(root), cpus=4)
+    for _ in range(4):
+        api.submit("sleep", nap, target="desk")
+    time.sleep(moment)
+    assert api.ask("DELETE", "/api/targets/desk", force="true").status == 200
+    deadline = time.monotonic() + 20
+    while left := [*_running(nap), *(root / "launches").glob("*")]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def _running(word: str) -> list[str]:
+    lines = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in lines.splitlines() if line.endswith(f"sleep {word}")]
 
 
 def test_a_target_without_jobs_is_detached_and_released(api: Api, tmp_path: Path) -> None:

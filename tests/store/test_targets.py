@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine
 
 from retarget.core.errors import Conflict, NotFound
-from retarget.core.jobs import Job, JobSpec
+from retarget.core.jobs import Attempt, Job, JobSpec
 from retarget.core.names import new_id
 from retarget.core.states import LIVE, Event, JobState
 from retarget.core.targets import Facts, Gpu, Node, Target
@@ -53,7 +53,9 @@ def test_an_unknown_target_is_told_with_those_there_are(targets: Targets) -> Non
     asks: list[Callable[[str], object]] = [
         targets.find,
         lambda name: targets.remove(name, reason="", now=1.0),
-        lambda name: targets.change(Target(name=name, kind="ssh")),
+        lambda name: targets.change(
+            Target(name=name, kind="ssh"), before=Target(name=name, kind="ssh"), seen=0
+        ),
         targets.placements,
         lambda name: targets.checked(name, None, "", 1.0),
     ]
@@ -78,9 +80,44 @@ def test_a_new_target_takes_no_others_place(targets: Targets) -> None:
 
 
 def test_a_target_changes(targets: Targets) -> None:
+    before = targets.find("local")
     changed = Target(name="local", kind="local", config={"cpus": 3}, tags={"a": "b"}, facts=FACTS)
-    targets.change(changed)
+    assert targets.change(changed, before=before, seen=0)
     assert targets.list() == [changed]
+
+
+def test_a_target_that_has_moved_meanwhile_does_not_change(
+    targets: Targets, add: Callable[..., Job], place: Callable[[Job], Job]
+) -> None:
+    before = targets.find("local")
+    first = before.model_copy(update={"config": {"cpus": 3}})
+    second = before.model_copy(update={"config": {"memory": 5}})
+    assert targets.change(first, before=before, seen=0)
+    assert not targets.change(second, before=before, seen=1)
+    assert not targets.change(second, before=first, seen=0)
+    assert targets.list() == [first]
+
+
+def test_what_is_placed_meanwhile_is_seen_by_a_change(
+    targets: Targets, jobs: Jobs, add: Callable[..., Job], place: Callable[[Job], Job]
+) -> None:
+    before, job = targets.find("local"), add("one")
+    place(add("other"))
+    changed = before.model_copy(update={"config": {"cpus": 3}})
+    assert not targets.change(changed, before=before, seen=0)
+    assert targets.change(changed, before=before, seen=1)
+    attempt = Attempt(key="b" * 32, job_id=job.id, number=1, target="local", shares=(), created=1.0)
+    with pytest.raises(Conflict, match="placed on target 'local' meanwhile"):
+        jobs.place(job, attempt, reason="", now=1.0, seen=1)
+    assert targets.all_placements() == {"local": 2}
+
+
+def test_what_is_learnt_of_a_target_is_kept_unless_it_has_changed(targets: Targets) -> None:
+    before = targets.find("local")
+    targets.learn(before, {"pins": {"a": "b"}})
+    assert targets.find("local").config == before.config | {"pins": {"a": "b"}}
+    targets.learn(before, {"pins": {}})
+    assert targets.find("local").config == before.config | {"pins": {"a": "b"}}
 
 
 def test_a_target_with_jobs_stays(

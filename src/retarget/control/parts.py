@@ -1,7 +1,9 @@
 """What control works with: made once, by the composition root, and handed to every rule."""
 
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from retarget.blobs.folder import Blobs
@@ -24,6 +26,33 @@ from retarget.store.runs import Runs
 from retarget.store.search import Searches
 from retarget.store.targets import Targets
 from retarget.store.track import TrackFiles
+
+
+class Moving:
+    """The targets that come, change or go just now, one step of each at a time.
+
+    Meanwhile the loop places nothing on them, and clears nothing away.
+    """
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._turn = threading.Condition()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    @contextmanager
+    def turn(self, name: str) -> Generator[None]:
+        """Wait until nobody else moves this target, and move it."""
+        with self._turn:
+            self._turn.wait_for(lambda: name not in self._names)
+            self._names.add(name)
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._names.remove(name)
+                self._turn.notify_all()
 
 
 @dataclass(frozen=True)
@@ -53,8 +82,7 @@ class Parts:
     notify: Callable[[str], None]  # this job has moved, or said something
     # the targets that this server makes itself, each with the settings that it sets itself
     own: Mapping[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
-    # the targets that are being detached just now: whoever does that clears them, too
-    leaving: set[str] = field(default_factory=set[str])
+    moving: Moving = field(default_factory=Moving)
     now: Callable[[], float] = time.time
 
     def driver(self, target: str) -> Driver:

@@ -143,6 +143,8 @@ class Loop:
         now, changes = time.monotonic(), self._parts.targets.changes
         if changes != self._read[0] or now - self._read[1] >= self._every:
             self._read = changes, now
+            # before their settings are: one that is changed in between takes no placement
+            self._placements = self._parts.targets.all_placements()
             before, found = self._targets, self._parts.targets.list()
             self._targets = {target.name: target for target in found}
             self._changed |= {
@@ -150,7 +152,6 @@ class Loop:
                 for each in found
                 if each.name in before and each.config != before[each.name].config
             }
-            self._placements.clear()
         return list(self._targets.values())
 
     def _is_to_be_asked(self, target: Target) -> bool:
@@ -168,12 +169,10 @@ class Loop:
     def _place(self, targets: list[Target], *, explain: bool) -> tuple[list[Pair], list[Reason]]:
         """Place what fits. Return what is live then, and what else is to be said."""
         most = _HEAD if explain else _NEXT
+        targets = [target for target in targets if target.name not in self._parts.moving]
         queues = {
             target.name: self._parts.jobs.queued(target.name, most=most) for target in targets
         }
-        for name in queues:  # before what is live is read: see `Jobs.place`
-            if queues[name] and name not in self._placements:
-                self._placements[name] = self._parts.targets.placements(name)
         live, reasons = self._parts.jobs.live(), list[Reason]()
         for target in targets:
             queued = queues[target.name]
@@ -196,7 +195,7 @@ class Loop:
                 try:
                     started = self._start(placement, target)
                 except Conflict:  # moved by an order, or another server: next round
-                    self._placements.pop(target.name, None)
+                    self._read = -1, 0.0
                     return
                 self._placements[target.name] += 1
                 yield started
@@ -208,7 +207,7 @@ class Loop:
                 self._parts.notify(job.id)
 
     def _start(self, placement: Placement, target: Target) -> Pair:
-        job, now, seen = placement.job, self._parts.now(), self._placements[target.name]
+        job, now, seen = placement.job, self._parts.now(), self._placements.get(target.name, -1)
         attempt = Attempt(
             key=new_id(now),
             job_id=job.id,
@@ -456,7 +455,7 @@ def _reasons(target: Target, placements: Sequence[Placement], *, explain: bool) 
 
 def forget(parts: Parts, ended: Sequence[Attempt]) -> bool:
     """Remove what ended attempts left on their target; False while a runner is still there."""
-    if ended[0].target in parts.leaving:
+    if ended[0].target in parts.moving:
         return False
     handles = [Handle(attempt.handle or "") for attempt in ended]
     forgotten: list[str] = []

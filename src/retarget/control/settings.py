@@ -6,7 +6,7 @@ No sentence repeats what was given: it may be a secret, or one in the wrong plac
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, cast
 
@@ -26,12 +26,13 @@ _SHOWN = 60
 def validated(kind: str, given: Mapping[str, Any]) -> BaseModel:
     """Return the settings with every default filled in; Invalid names the field to mend."""
     config = drivers.load(kind).Config
-    _check_finite(given, "config")
+    _check_numbers(given, "config")
     if config.model_config.get("extra") != "allow":
         _check_known(given, config)
     try:
         found = config.model_validate(given)
-        _check_finite(found.model_dump(), "config")  # "inf" is text until it is read
+        _check_numbers(found.model_dump(), "config")  # "inf" is text until it is read
+        _check_texts(found.model_dump(), "config")
         return found
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
@@ -44,16 +45,37 @@ def known_settings(kind: str) -> set[str]:
     return set(drivers.load(kind).Config.model_fields)
 
 
-def _check_finite(given: Any, field: str) -> None:
+def _check_numbers(given: Any, field: str) -> None:
     """Raise Invalid for a number that JSON cannot hold: what is kept is shown again."""
-    if isinstance(given, float) and not math.isfinite(given):
-        raise Invalid(f"{field}: must be a finite number", field=field)
+    for where, each in _each(given, field):
+        if isinstance(each, float) and not math.isfinite(each):
+            raise Invalid(f"{where}: must be a finite number", field=where)
+
+
+def _check_texts(given: Any, field: str) -> None:
+    for where, each in _each(given, field):
+        if isinstance(each, str) and not _is_text(each):
+            raise Invalid(f"{where}: has characters that are no text", field=where)
+
+
+def _each(given: Any, field: str) -> Iterator[tuple[str, Any]]:
+    """Go through all that a value has in it, names too, each with where it is."""
+    yield field, given
     if isinstance(given, Mapping):
         for name, each in cast(Mapping[str, Any], given).items():
-            _check_finite(each, f"{field}.{_short(name)}")
-    elif isinstance(given, list):
-        for index, each in enumerate(cast(list[Any], given)):
-            _check_finite(each, f"{field}.{index}")
+            yield field, name
+            yield from _each(each, f"{field}.{_short(name)}")
+    elif isinstance(given, list | tuple):
+        for index, each in enumerate(cast("Sequence[Any]", given)):
+            yield from _each(each, f"{field}.{index}")
+
+
+def _is_text(given: str) -> bool:
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in given
 
 
 def _check_known(given: Iterable[str], config: type[BaseModel]) -> None:

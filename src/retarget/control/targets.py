@@ -2,8 +2,9 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, cast
 
 from retarget.control.parts import Parts
 from retarget.control.secrets import keep, seal, unseal
@@ -26,10 +27,12 @@ def attach(parts: Parts, target: Target) -> Target:
     check_name(target.name)
     check_tags(target.tags)
     config = validated(target.kind, target.config)
-    parts.targets.check_free(target.name)
-    sealed = seal(config, secret=parts.secret, target=target.name)
-    found = _answering(parts, target.model_copy(update={"config": sealed}))
-    parts.targets.add(found)
+    with parts.moving.turn(target.name):
+        parts.targets.check_free(target.name)
+        sealed = seal(config, secret=parts.secret, target=target.name)
+        found = _answering(parts, target.model_copy(update={"config": sealed}))
+        with _released_if_not_kept(parts, found):
+            parts.targets.add(found)
     parts.wake()
     return found
 
@@ -39,28 +42,65 @@ def update(
 ) -> Target:
     """Change settings of a target, if it answers with them; those not given stay as they are.
 
-    One that is given as None has its default again.
+    One that is given as None has its default again; of a mapping, what is given is changed.
 
     Jobs that are on it go on, and are looked for by the new settings. Raise Conflict for settings
     by which one of them would not be found: it would be taken for lost, and tried again.
     """
-    before = parts.targets.find(name)
-    _check_not_ours(parts, before, config)
-    known = known_settings(before.kind)
-    kept = {key: value for key, value in before.config.items() if key in known}
-    wanted = kept | keep(config, kept)
-    for key in known & {key for key, value in config.items() if value is None}:
-        del wanted[key]
-    merged = unseal(wanted, secret=parts.secret, target=name)
-    sealed = seal(validated(before.kind, merged), secret=parts.secret, target=name)
-    change = {"config": sealed, "tags": before.tags if tags is None else check_tags(tags)}
-    found = _answering(parts, before.model_copy(update=change))
-    if found.config != before.config:
-        _check_in_reach(parts, found)
-    parts.targets.change(found)
+    with parts.moving.turn(name):
+        for _ in range(_TRIES):
+            before = parts.targets.find(name)
+            found = _answering(parts, _changed(parts, before, config, tags))
+            with _released_if_not_kept(parts, found):
+                if _replace(parts, before, found):
+                    break
+        else:
+            raise Conflict(f"target {name!r} keeps changing; try again")
     parts.wake()
     _release(parts, before)
     return found
+
+
+def _changed(
+    parts: Parts, before: Target, config: Mapping[str, Any], tags: dict[str, str] | None
+) -> Target:
+    _check_not_ours(parts, before, config)
+    known = known_settings(before.kind)
+    kept = {key: value for key, value in before.config.items() if key in known}
+    given = {key: _merged(kept.get(key), value) for key, value in config.items()}
+    wanted = kept | keep(given, kept)
+    for key in known & {key for key, value in config.items() if value is None}:
+        del wanted[key]
+    merged = unseal(wanted, secret=parts.secret, target=before.name)
+    sealed = seal(validated(before.kind, merged), secret=parts.secret, target=before.name)
+    change = {"config": sealed, "tags": before.tags if tags is None else check_tags(tags)}
+    return before.model_copy(update=change)
+
+
+def _merged(kept: Any, given: Any) -> Any:
+    if not isinstance(kept, dict) or not isinstance(given, Mapping):
+        return given
+    both = cast("dict[str, Any]", kept) | dict(cast("Mapping[str, Any]", given))
+    return {name: value for name, value in both.items() if value is not None}
+
+
+def _replace(parts: Parts, before: Target, found: Target) -> bool:
+    """Keep a target in the place of what it was; False if that has moved meanwhile."""
+    seen = parts.targets.placements(before.name)
+    if found.config != before.config:
+        with suppress(RetargetError, OSError):  # it may be what is to be mended
+            _clear_away(parts, parts.connect(before), before.name)
+        _check_in_reach(parts, found)
+    return parts.targets.change(found, before=before, seen=seen)
+
+
+@contextmanager
+def _released_if_not_kept(parts: Parts, target: Target) -> Generator[None]:
+    try:
+        yield
+    except RetargetError:
+        _release(parts, target)
+        raise
 
 
 def detach(parts: Parts, name: str, *, force: bool) -> list[Job]:
@@ -68,14 +108,10 @@ def detach(parts: Parts, name: str, *, force: bool) -> list[Job]:
 
     Raise Conflict, with nothing changed, while there are any; with `force` they fail.
     """
-    target = parts.targets.find(name)
     if name in parts.own:
         raise Conflict(f"target {name!r} is the server's own machine and cannot be detached")
-    parts.leaving.add(name)
-    try:
-        return _detach(parts, target, force=force)
-    finally:
-        parts.leaving.discard(name)
+    with parts.moving.turn(name):
+        return _detach(parts, parts.targets.find(name), force=force)
 
 
 def _detach(parts: Parts, target: Target, *, force: bool) -> list[Job]:
@@ -89,6 +125,7 @@ def _detach(parts: Parts, target: Target, *, force: bool) -> list[Job]:
         _clear_away(parts, driver, target.name)
     except (RetargetError, OSError) as error:  # what is on it is no longer ours to mend
         _log.warning("target %s was detached, and not cleared: %s", target.name, error)
+    parts.jobs.clear_handles([attempt.key for attempt in _ended(parts, target.name)])
     _release(parts, target)
     return left
 
@@ -172,12 +209,15 @@ def _stop(parts: Parts, driver: Driver, live: Sequence[Job]) -> None:
 
 def _clear_away(parts: Parts, driver: Driver, target: str) -> None:
     """Have the target remove what ended attempts left there, of all whose runner leaves soon."""
-    left = [each for each in parts.jobs.ended_with_handle() if each.target == target]
+    left = _ended(parts, target)
     deadline = time.monotonic() + _LEAVING
     while left and time.monotonic() < deadline:
         left = _forget(parts, driver, left)
         time.sleep(0.05 if left else 0.0)
-    parts.jobs.clear_handles([attempt.key for attempt in left])
+
+
+def _ended(parts: Parts, target: str) -> list[Attempt]:
+    return [each for each in parts.jobs.ended_with_handle() if each.target == target]
 
 
 def _forget(parts: Parts, driver: Driver, ended: Sequence[Attempt]) -> list[Attempt]:

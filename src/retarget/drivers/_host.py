@@ -111,6 +111,8 @@ class Host:
         self._keeper: asyncio.Task[None] | None = None
         self._tried: asyncio.Future[None] | None = None  # done when the present try has ended
         self._hurry = asyncio.Event()
+        self._asked = 0  # what is under way
+        self._is_released = False
 
     def ask(self, do: str, *, patience: float = 30.0, **what: Any) -> Any:
         """Have the agent do something. TargetUnreachable, with the reason, when it cannot be."""
@@ -125,13 +127,22 @@ class Host:
         self._doors.server = (parts.hostname or "", port, secure)
 
     def release(self) -> None:
-        """Let the link go."""
-        _loop().call_soon_threadsafe(self._stop)
+        """Let the link go, as soon as nothing is under way that somebody has asked."""
+        _loop().call_soon_threadsafe(self._leave)
 
     async def asking(
         self, do: str, *, patience: float = 30.0, attached: bytes = b"", **what: Any
     ) -> Any:
         """Ask, in the loop's own thread."""
+        self._asked += 1
+        try:
+            return await self._ask(do, patience, attached, what)
+        finally:
+            self._asked -= 1
+            if self._is_released:
+                self._leave()
+
+    async def _ask(self, do: str, patience: float, attached: bytes, what: dict[str, Any]) -> Any:
         link = await self._linked(patience, hurry=do == "facts")
         try:
             answer = await asyncio.wait_for(link.ask({"do": do, **what}, attached), patience)
@@ -197,7 +208,7 @@ class Host:
         self._settle()
         work = asyncio.ensure_future(link.run())
         doors = [{"do": "door", "name": door} for door in list(self._doors.names)]
-        opening = asyncio.gather(*(_quietly(link.ask(door)) for door in doors))
+        opening = asyncio.gather(*map(link.ask, doors), return_exceptions=True)
         try:
             while not work.done() and _now() - link.heard < _SILENCE:
                 ping = asyncio.ensure_future(_quietly(link.ask({"do": "ping"})))
@@ -281,6 +292,11 @@ class Host:
             await channel.end()
             return
         await channel.join(reader, writer)
+
+    def _leave(self) -> None:
+        self._is_released = True
+        if self._asked == 0:
+            self._stop()
 
     def _stop(self) -> None:
         if self._keeper is not None:

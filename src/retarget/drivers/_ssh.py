@@ -17,7 +17,7 @@ from retarget.core.errors import RetargetError, TargetUnreachable
 from retarget.drivers._host import find_python
 
 _PLACE = re.compile(
-    r"(?:(?P<user>[^@\s]+)@)?(?P<host>\[[^\]]+\]|[^:@\s\[\],/]+)(?::(?P<port>\d+))?"
+    r"(?:(?P<user>[^@\s]+)@)?(?P<host>\[[^\]]+\]|[^:@\s\[\],/]+)(?::(?P<port>\d{1,5}))?"
 )
 _CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 _ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL)
@@ -45,7 +45,7 @@ def parse_place(text: str) -> Place:
     """Read USER@HOST:PORT, or raise ValueError."""
     match = _PLACE.fullmatch(text.strip())
     if match is None or not 0 < int(match["port"] or 22) < 65536:
-        raise ValueError(f"{text!r} is not an address such as ml@10.0.0.7 or ml@lab1:2222")
+        raise ValueError(f"{text[:80]!r} is not an address such as ml@10.0.0.7 or ml@lab1:2222")
     port = int(match["port"]) if match["port"] else None
     return Place(match["host"].strip("[]"), match["user"], port)
 
@@ -112,15 +112,23 @@ class Way:
     So must each host on the way.
     """
 
-    def __init__(self, place: Place, login: Login, pin: str | None) -> None:
-        self.pins = {} if pin is None else {place.name: pin}  # the keys of hosts by their names
+    def __init__(self, place: Place, login: Login, pins: Mapping[str, str]) -> None:
+        self.pins = dict(pins)  # the keys that hosts must have, by their names
+        self.met: dict[str, str] = {}  # the keys that they had
         self._place = place
         self._login = login
         self._at = place  # where it is on its way
 
+    def goes_by(self, pins: Mapping[str, str]) -> bool:
+        """Tell whether it takes these keys, no other, and none that is not among them."""
+        taken = {**self.pins, **self.met}
+        if not taken:
+            return not pins  # nobody knows yet whom it will meet
+        return pins == self.pins or all(pins.get(name) == key for name, key in taken.items())
+
     def expect(self, pins: Mapping[str, str]) -> None:
-        """Have hosts that were not met yet show these keys."""
-        self.pins = {**pins, **self.pins}
+        """Have hosts show these keys; those that are expected already are among them."""
+        self.pins = {**self.pins, **pins}
 
     async def enter(self) -> Pipe:
         patience = self._login.timeout
@@ -171,7 +179,7 @@ class Way:
     async def _connect(
         self, place: Place, past: Sequence[asyncssh.SSHClientConnection]
     ) -> asyncssh.SSHClientConnection:
-        pin = self.pins.get(self._pinned_as(place))
+        pin = self._pin(place)
         options: dict[str, Any] = {
             "tunnel": past[-1] if past else (),
             "known_hosts": ([asyncssh.import_public_key(pin)], [], []) if pin else (),
@@ -184,8 +192,15 @@ class Way:
         options |= self._credentials(place)
         connection = await asyncssh.connect(place.host, **options)
         if (key := connection.get_server_host_key()) is not None:
-            self.pins[self._pinned_as(place)] = key.export_public_key().decode().strip()
+            self.met[self._pinned_as(place)] = _in_short(key)
+        if self._pin(place) != self.met.get(self._pinned_as(place)):  # expected only meanwhile
+            connection.abort()
+            raise asyncssh.HostKeyNotVerifiable("another key is expected")
         return connection
+
+    def _pin(self, place: Place) -> str | None:
+        name = self._pinned_as(place)
+        return self.pins.get(name) or self.met.get(name)
 
     def _pinned_as(self, place: Place) -> str:
         """Name a host, so that one on the way is not taken for the last at another port of it."""
@@ -230,7 +245,7 @@ class Way:
 
     def _explain_login(self, error: Exception, where: str) -> str:
         match error:
-            case asyncssh.HostKeyNotVerifiable() if self._pinned_as(self._at) not in self.pins:
+            case asyncssh.HostKeyNotVerifiable() if self._pin(self._at) is None:
                 return (
                     "its host key is not the one in ~/.ssh/known_hosts: another machine may have "
                     f"its address. If you know why: ssh-keygen -R {shlex.quote(self._at.known_as)}"
@@ -284,6 +299,17 @@ def _is_known(host: str, addr: str, port: int) -> bool:
         return False
 
 
+def public_key(text: str) -> str:
+    """Return a host's key in one form, without a comment; ValueError if it is not a public one."""
+    if "PRIVATE" in text:
+        raise ValueError("that is a private key")
+    return _in_short(asyncssh.import_public_key(text))
+
+
 def fingerprint(key: str) -> str:
     """Return a host's key as people compare it."""
     return asyncssh.import_public_key(key).get_fingerprint()
+
+
+def _in_short(key: asyncssh.SSHKey) -> str:
+    return " ".join(key.export_public_key().decode().split()[:2])

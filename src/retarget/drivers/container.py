@@ -73,16 +73,23 @@ class Config(BaseModel):
         description="Where it listens: unix:///PATH, tcp://HOST:PORT or ssh://USER@HOST; "
         "default: DOCKER_HOST, or the Docker or Podman of this machine",
     )
-    image: str | None = Field(None, description="What jobs run in that name no image of their own")
+    image: str | None = Field(
+        None, max_length=500, description="What jobs run in that name no image of their own"
+    )
     cpus: float | None = Field(None, gt=0, description="Cores to give out; default: all it has")
     memory: int | None = Field(
         None,
         gt=0,
+        lt=1 << 62,
         description="Memory to give out; default: all it has",
         json_schema_extra={"unit": "bytes"},
     )
-    network: str | None = Field(None, description="bridge, host, none or one by name")
-    python: str = Field("python3", description="A Python in the images, 3.8 or newer")
+    network: str | None = Field(
+        None, max_length=500, description="bridge, host, none or one by name"
+    )
+    python: str = Field(
+        "python3", max_length=500, description="A Python in the images, 3.8 or newer"
+    )
     linger: float = Field(600, ge=0, description="Seconds a runner waits for a lost server")
 
     @field_validator("engine")
@@ -91,19 +98,21 @@ class Config(BaseModel):
         if engine is None:
             return None
         if not engine.startswith(("unix:///", "tcp://", "ssh://")):
-            raise ValueError(f"{engine!r} is not unix:///PATH, tcp://HOST:PORT or ssh://USER@HOST")
+            raise ValueError("this is not unix:///PATH, tcp://HOST:PORT or ssh://USER@HOST")
         try:
             parse_host(engine)
-        except (ValueError, DockerException) as error:
-            raise ValueError(f"{engine!r} is no address of an engine: {error}") from None
+        except (ValueError, DockerException):
+            raise ValueError(
+                "this is no address of an engine: unix:///PATH, tcp://HOST:PORT or ssh://USER@HOST"
+            ) from None
         return engine
 
-    @field_validator("image")
+    @field_validator("image", "network", "python")
     @classmethod
-    def _a_name(cls, image: str | None) -> str | None:
-        if image is not None and any(each.isspace() for each in image):
-            raise ValueError(f"{image!r} is no name of an image, such as python:3.12-slim")
-        return image
+    def _a_word(cls, text: str | None) -> str | None:
+        if text is not None and (not text or not text.isprintable() or " " in text):
+            raise ValueError("one word is meant, such as python:3.12-slim, bridge or python3")
+        return text
 
 
 class Driver:

@@ -25,11 +25,12 @@ from retarget.core.targets import Facts, Gpu, Node
 from retarget.core.units import show_memory
 from retarget.drivers._host import PYTHON, Host, together
 from retarget.drivers._machines import let_go, reach
-from retarget.drivers._ssh import Login, Place, fingerprint, parse_place
+from retarget.drivers._ssh import Login, Place, fingerprint, parse_place, public_key
 from retarget.drivers.local import NO_ENGINE, uv_here
 
 _PATIENCE = 20.0  # seconds that an agent which is there may take to answer
 _PART = 1 << 20
+_LONGEST = 1000  # letters of a path
 _ROOT = re.compile(r"~?/[^\0\ud800-\udfff]*")
 _FIRST_PORT, _PORTS = (
     20_000,
@@ -103,21 +104,22 @@ class Config(BaseModel):
     @field_validator("root")
     @classmethod
     def _a_folder(cls, root: str) -> str:
-        if not _ROOT.fullmatch(root):
-            raise ValueError(f"{root!r} is not a path such as /data/retarget or ~/.retarget-host")
+        if not _ROOT.fullmatch(root) or len(root) > _LONGEST:
+            raise ValueError(f"{root[:80]!r} is not a path such as /data/retarget or ~/.retarget-host")
         return root
 
     @field_validator("pins")
     @classmethod
     def _keys(cls, pins: dict[str, str]) -> dict[str, str]:
+        found: dict[str, str] = {}
         for name, key in pins.items():
             try:
-                fingerprint(key)
+                found[name] = public_key(key)
             except ValueError:
                 raise ValueError(
                     f"what is given for {name!r} is not a public key such as ssh-ed25519 AAAA…"
                 ) from None
-        return pins
+        return found
 
     @field_validator("key")
     @classmethod
@@ -302,8 +304,9 @@ class Driver:
         return details
 
     def _pins(self) -> dict[str, str]:
-        """Return the keys of all hosts that were met, those on the way too."""
-        return {name: key for _, way in self._ways.values() for name, key in way.pins.items()}
+        """Return the keys that are known, those of hosts on the way too."""
+        met = {name: key for _, way in self._ways.values() for name, key in way.met.items()}
+        return {**self.config.pins, **met}
 
     def _nodes_of(self, launch: Launch) -> list[str]:
         return [share.node for share in launch.shares] or list(self._hosts)[: launch.nodes]

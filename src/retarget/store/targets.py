@@ -44,15 +44,27 @@ class Targets:
         if any(target.name == name for target in self.list()):
             raise _taken(name)
 
-    def change(self, target: Target) -> None:
-        """Keep a target as it is now, unless it was removed meanwhile: then raise NotFound."""
-        row = target.model_dump(mode="json", exclude={"name"})
+    def change(self, target: Target, *, before: Target, seen: int) -> bool:
+        """Keep a target as it is now; raise NotFound if it was removed meanwhile.
+
+        False, with nothing changed, if it is no longer as it was `before`, or has had more than
+        `seen` placements: whoever places something with the old settings in mind is before this
+        change, and seen, or fails.
+        """
+        mine = targets.c.name == target.name
+        row = target.model_dump(mode="json", exclude={"name"}) | {"placements": seen + 1}
+        known = before.model_dump(mode="json", include={"kind", "config", "tags"})
+        there = select(targets.c.kind, targets.c.config, targets.c.tags, targets.c.placements)
         with writing(self.engine) as db:
-            mine = targets.c.name == target.name
-            known = db.execute(update(targets).where(mine).values(row)).rowcount
+            found = db.execute(there.where(mine).with_for_update()).mappings().first()
+            if found is not None:
+                if dict(found) != known | {"placements": seen}:
+                    return False
+                db.execute(update(targets).where(mine).values(row))
         self.changes += 1
-        if not known:
+        if found is None:
             raise _no_target(target.name, self.list())
+        return True
 
     def find(self, name: str) -> Target:
         there = self.list()
@@ -68,6 +80,12 @@ class Targets:
         if found is None:
             raise _no_target(name, self.list())
         return found
+
+    def all_placements(self) -> dict[str, int]:
+        """Tell the same of all targets."""
+        with reading(self.engine) as db:
+            rows = db.execute(select(targets.c.name, targets.c.placements))
+            return {name: count for name, count in rows}
 
     def checked(self, name: str, facts: Facts | None, reason: str, now: float) -> None:
         """Keep what a check found. `None` leaves the facts of an earlier check."""
