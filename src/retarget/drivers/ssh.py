@@ -105,7 +105,9 @@ class Config(BaseModel):
     @classmethod
     def _a_folder(cls, root: str) -> str:
         if not _ROOT.fullmatch(root) or len(root) > _LONGEST:
-            raise ValueError(f"{root[:80]!r} is not a path such as /data/retarget or ~/.retarget-host")
+            raise ValueError(
+                f"{root[:80]!r} is not a path such as /data/retarget or ~/.retarget-host"
+            )
         return root
 
     @field_validator("pins")
