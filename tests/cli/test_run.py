@@ -130,7 +130,7 @@ def test_a_dry_run_starts_nothing(retarget: Cli, code: Path) -> None:
         ["folder", f"{code} (1 file, 14 B)"],
         ["command", "python hello.py 'a b'"],
         ["target", "local"],
-        ["environment", f"{sys.executable}, if it is there"],
+        ["environment", f"{sys.executable} if it is there, else the target's own Python"],
         ["resources", "1 CPU, 2.0 GiB"],
     ]
     assert retarget("run", "--json", "hello.py", cwd=code).returncode == 2

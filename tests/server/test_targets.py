@@ -230,9 +230,19 @@ def test_without_its_package_no_secret_is_taken(tmp_path: Path, plugin: str) -> 
 
 def test_changes_at_once_are_all_kept(api: Api) -> None:
     attach(api, "much")
-    given = [{"cpus": 5}, {"depth": 4}, {"level": "high"}, {"labels": {"a": "1"}}, {"memory": 7}]
+    given: list[dict[str, Any]] = [
+        {"cpus": 5},
+        {"depth": 4},
+        {"level": "high"},
+        {"labels": {"a": "1"}},
+        {"memory": 7},
+    ]
+
+    def apply(config: dict[str, Any]) -> Answer:
+        return change(api, "much", **config)
+
     with ThreadPoolExecutor(5) as pool:
-        done = list(pool.map(lambda config: change(api, "much", **config), given))
+        done = list(pool.map(apply, given))
     assert [answer.status for answer in done] == [200] * 5
     config = api.ask("GET", "/api/targets/much").json["config"]
     for each in given:
@@ -250,7 +260,12 @@ def test_a_mapping_is_changed_where_it_is_said(api: Api) -> None:
 
 def test_what_is_no_text_is_refused(api: Api) -> None:
     before = settings(api)
-    for config in ({"hosts": ["\ud800"]}, {"labels": {"\udcff": "x"}}, {"stamp": "a\0b"}):
+    wrong: list[dict[str, Any]] = [
+        {"hosts": ["\ud800"]},
+        {"labels": {"\udcff": "x"}},
+        {"stamp": "a\0b"},
+    ]
+    for config in wrong:
         answer = attach(api, "x", **config)
         assert (answer.status, "that are no text" in answer.content.decode()) == (422, True)
     assert settings(api) == before

@@ -108,7 +108,7 @@ def test_a_failed_write_leaves_nothing(engine: Engine) -> None:
 
 
 def test_text_that_sql_refuses_is_mended(engine: Engine, targets: Targets) -> None:
-    targets.checked("local", None, "a\0b\udc80c", 1.0)
+    targets.checked(targets.find("local"), None, "a\0b\udc80c", 1.0)
     assert targets.find("local").reason == "a\ufffdb?c"
     assert [target.name for target in targets.list()] == ["local"]
 

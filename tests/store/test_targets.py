@@ -41,9 +41,10 @@ def test_saving_again_replaces_all_but_the_placements(
 
 
 def test_a_check_that_fails_keeps_the_facts(targets: Targets) -> None:
-    targets.checked("local", FACTS, "", 1.0)
+    local = targets.find("local")
+    targets.checked(local, FACTS, "", 1.0)
     assert targets.find("local") == Target(name="local", kind="local", facts=FACTS, checked=1.0)
-    targets.checked("local", None, "unreachable", 2.0)
+    targets.checked(local, None, "unreachable", 2.0)
     target = targets.find("local")
     assert (target.facts, target.checked, target.reason) == (FACTS, 2.0, "unreachable")
 
@@ -57,7 +58,7 @@ def test_an_unknown_target_is_told_with_those_there_are(targets: Targets) -> Non
             Target(name=name, kind="ssh"), before=Target(name=name, kind="ssh"), seen=0
         ),
         targets.placements,
-        lambda name: targets.checked(name, None, "", 1.0),
+        lambda name: targets.checked(Target(name=name, kind="ssh"), None, "", 1.0),
     ]
     for ask in asks:
         with pytest.raises(NotFound, match="no target named 'x'; this server has far, local"):
@@ -112,12 +113,13 @@ def test_what_is_placed_meanwhile_is_seen_by_a_change(
     assert targets.all_placements() == {"local": 2}
 
 
-def test_what_is_learnt_of_a_target_is_kept_unless_it_has_changed(targets: Targets) -> None:
+def test_what_a_check_found_is_kept_unless_the_settings_have_changed(targets: Targets) -> None:
     before = targets.find("local")
-    targets.learn(before, {"pins": {"a": "b"}})
-    assert targets.find("local").config == before.config | {"pins": {"a": "b"}}
-    targets.learn(before, {"pins": {}})
-    assert targets.find("local").config == before.config | {"pins": {"a": "b"}}
+    targets.checked(before, FACTS, "", 1.0, {"pins": {"a": "b"}})
+    after = targets.find("local")
+    assert (after.config, after.facts) == (before.config | {"pins": {"a": "b"}}, FACTS)
+    targets.checked(before, None, "it is silent", 2.0, {"pins": {}})
+    assert targets.find("local") == after
 
 
 def test_a_target_with_jobs_stays(

@@ -223,7 +223,7 @@ def resources_text(view: dict[str, Any]) -> str:
     if view["gpus"]:
         parts.append(f"{view['gpus']} GPU{'s' * (view['gpus'] != 1)}")
     if view["nodes"] > 1:
-        parts.append(f"{view['nodes']} nodes")
+        parts.append(f"on each of {view['nodes']} nodes")
     if view["processes_per_node"] > 1:
         parts.append(f"{view['processes_per_node']} processes a node")
     return ", ".join(parts)
@@ -233,7 +233,7 @@ def environment_text(raw: dict[str, Any]) -> str:
     """Write what a script finds around it."""
     if raw["kind"] == "user":
         if raw["prefer"] and not raw["python"]:
-            return f"{raw['prefer']}, if it is there"
+            return f"{raw['prefer']} if it is there, else the target's own Python"
         return raw["python"] or "the target's own Python"
     container = raw.get("image") or raw.get("dockerfile")
     packages = [*([container] if container else []), *raw["conda"], *raw["pip"]]

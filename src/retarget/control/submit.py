@@ -73,13 +73,11 @@ def check(parts: Parts, target: Target) -> Facts:
         driver = parts.connect(target)
         facts = driver.check()
     except TargetUnreachable as error:
-        parts.targets.checked(target.name, None, str(error), parts.now())
+        parts.targets.checked(target, None, str(error), parts.now())
         raise
     facts = remembering(facts, target.facts)
-    parts.targets.checked(target.name, facts, "", parts.now())
-    learnt = driver.settle() if isinstance(driver, Settles) else {}
-    if target.config | learnt != target.config:
-        parts.targets.learn(target, learnt)
+    learnt = driver.settle() if isinstance(driver, Settles) else None
+    parts.targets.checked(target, facts, "", parts.now(), learnt)
     return facts
 
 

@@ -87,27 +87,31 @@ class Targets:
             rows = db.execute(select(targets.c.name, targets.c.placements))
             return {name: count for name, count in rows}
 
-    def checked(self, name: str, facts: Facts | None, reason: str, now: float) -> None:
-        """Keep what a check found. `None` leaves the facts of an earlier check."""
+    def checked(
+        self,
+        target: Target,
+        facts: Facts | None,
+        reason: str,
+        now: float,
+        learnt: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Keep what a check found, and what was learnt for the settings, if these are as they were.
+
+        `None` leaves the facts of an earlier check.
+        """
+        mine, config = targets.c.name == target.name, target.model_dump(mode="json")["config"]
         found: dict[str, Any] = {"reason": reason, "checked": now}
         if facts is not None:
             found["facts"] = facts.model_dump(mode="json")
+        if learnt:
+            found["config"] = config | learnt
         with writing(self.engine) as db:
-            known = db.execute(update(targets).where(targets.c.name == name).values(found)).rowcount
+            there = db.execute(select(targets.c.config).where(mine).with_for_update()).first()
+            if there is not None and there.config == config:
+                db.execute(update(targets).where(mine).values(found))
         self.changes += 1
-        if not known:
-            raise _no_target(name, self.list())
-
-    def learn(self, target: Target, settings: Mapping[str, Any]) -> None:
-        """Keep settings beside those of a target, unless it was changed or removed meanwhile."""
-        mine = targets.c.name == target.name
-        known = target.model_dump(mode="json")["config"]
-        with writing(self.engine) as db:
-            found = db.execute(select(targets.c.config).where(mine).with_for_update()).scalar()
-            if found != known:
-                return
-            db.execute(update(targets).where(mine).values(config=known | settings))
-        self.changes += 1
+        if there is None:
+            raise _no_target(target.name, self.list())
 
     def remove(self, name: str, *, reason: str, now: float, force: bool = False) -> list[Job]:
         """Remove a target; return the jobs that it had, as they were.
