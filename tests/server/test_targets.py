@@ -268,6 +268,8 @@ def test_what_is_no_text_is_refused(api: Api) -> None:
     for config in wrong:
         answer = attach(api, "x", **config)
         assert (answer.status, "that are no text" in answer.content.decode()) == (422, True)
+    secret = attach(api, "x", password="\ud800")
+    assert (secret.status, secret.json["field"]) == (422, "config.password")
     assert settings(api) == before
 
 

@@ -19,7 +19,7 @@ _TIMED: dict[str, Literal["preparing", "starting", "started", "exited"]] = {
     "started": "started",
     "exited": "exited",
 }
-_ASTRAY = 1.0  # seconds
+_ASTRAY = 30.0  # seconds: longer than a report is under way
 _ENDS = frozenset({Event.SUCCEEDED, Event.FAILED, Event.STOPPED, Event.RETRIED})
 
 
@@ -50,7 +50,7 @@ def by_our_clock(
 ) -> list[dict[str, Any]]:
     """Return events with the times of this server, where the clock of their machine is wrong.
 
-    `sent` is when they were sent, by that clock. What is less may be the way they took.
+    `sent` is when they were sent, by that clock.
     """
     late = 0.0 if sent is None else now - sent
     if abs(late) < _ASTRAY:

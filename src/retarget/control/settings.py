@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, cast
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 
 from retarget import drivers
 from retarget.core.errors import Invalid
@@ -54,7 +54,8 @@ def _check_numbers(given: Any, field: str) -> None:
 
 def _check_texts(given: Any, field: str) -> None:
     for where, each in _each(given, field):
-        if isinstance(each, str) and not _is_text(each):
+        text = each.get_secret_value() if isinstance(each, SecretStr) else each
+        if isinstance(text, str) and not _is_text(text):
             raise Invalid(f"{where}: has characters that are no text", field=where)
 
 

@@ -54,6 +54,7 @@ def update(
             with _released_if_not_kept(parts, found):
                 if _replace(parts, before, found):
                     break
+            _release(parts, found)
         else:
             raise Conflict(f"target {name!r} keeps changing; try again")
     parts.wake()
