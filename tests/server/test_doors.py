@@ -45,6 +45,9 @@ def test_a_jobs_token_opens_its_own_door_and_no_other(api: Api) -> None:
     token = attempt_token(secret, folder.name)
     own = f"/api/attempts/{folder.name}/events"
     assert api.ask("POST", own, {"events": []}, token=token).status == 200
+    assert api.ask("POST", own, {"events": [], "now": 1}, token=token).status == 200
+    for wrong in (False, "1", -1, 1e12, float("nan")):
+        assert api.ask("POST", own, {"events": [], "now": wrong}, token=token).status == 422
     assert api.ask("GET", "/api/jobs", token=token).status == 403
     assert api.ask("POST", "/api/attempts/other/events", {"events": []}, token=token).status == 401
     api.ask("POST", "/api/jobs/mine/cancel")

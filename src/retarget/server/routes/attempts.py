@@ -48,7 +48,8 @@ class RunnerEvent(BaseModel):
 class Events(BaseModel):
     events: list[RunnerEvent]
     node: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
-    now: Annotated[float, Field(ge=0, lt=1e11)] | None = None  # by the clock of the runner
+    # when it was sent, by the clock of the runner
+    now: Annotated[float, Field(ge=0, lt=1e11, strict=True)] | None = None
 
 
 class Taken(BaseModel):
