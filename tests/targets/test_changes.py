@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import Cli
 from tests.testbeds.hosts import Host
+from tests.testbeds.namespaces import wait_until
 
 _TALK = "i=0; while [ $i -lt 30 ]; do echo line $i; i=$((i+1)); sleep 0.1; done"
 
@@ -21,27 +22,37 @@ def attached(retarget: Cli, lab: list[Host]) -> Iterator[Cli]:
     retarget("target", "detach", "far", "--force")
 
 
+def _start(retarget: Cli, tmp_path: Path, name: str, *command: str, target: str = "far") -> None:
+    (folder := tmp_path / "code").mkdir()
+    words = ("--detach", "--name", name, "-t", target, "--code", folder)
+    assert retarget("run", *words, "--", *command).returncode == 0
+
+
+def _see_it_talk_to_its_end(retarget: Cli) -> None:
+    ended = retarget("job", "wait", "talk", timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    log = retarget("job", "logs", "talk").stdout
+    assert log.splitlines() == [f"line {n}" for n in range(30)]
+
+
+def _sleepers(host: Host) -> list[list[str]]:
+    return [words for _, words in host.processes() if words[1:] == ["1000"]]
+
+
 @pytest.mark.targets
 def test_settings_may_change_while_a_job_runs(attached: Cli, tmp_path: Path) -> None:
-    (folder := tmp_path / "code").mkdir()
-    words = ("--detach", "--name", "talk", "-t", "far", "--code", folder)
-    assert attached("run", *words, "--", "sh", "-c", _TALK).returncode == 0
+    _start(attached, tmp_path, "talk", "sh", "-c", _TALK)
     changed = attached("target", "update", "far", "--fence", "400", "--timeout", "20")
     assert changed.returncode == 0, changed.stderr
-    ended = attached("job", "wait", "talk", timeout=60)
-    assert ended.returncode == 0, ended.stderr
-    log = attached("job", "logs", "talk").stdout
-    assert log.splitlines() == [f"line {n}" for n in range(30)]
+    _see_it_talk_to_its_end(attached)
 
 
 @pytest.mark.targets
 def test_a_target_with_a_job_goes_only_by_force_and_takes_it_along(
     attached: Cli, lab: list[Host], tmp_path: Path
 ) -> None:
-    (folder := tmp_path / "code").mkdir()
-    words = ("--detach", "--name", "sleeper", "-t", "far", "--code", folder)
-    assert attached("run", *words, "--", "sleep", "1000").returncode == 0
-    attached("job", "logs", "sleeper")
+    _start(attached, tmp_path, "sleeper", "sleep", "1000")
+    wait_until(lambda: bool(_sleepers(lab[0])), "it sleeps")
     refused = attached("target", "detach", "far")
     assert refused.returncode != 0
     assert "sleeper" in refused.stderr
@@ -49,16 +60,14 @@ def test_a_target_with_a_job_goes_only_by_force_and_takes_it_along(
     assert gone.returncode == 0, gone.stderr
     shown = attached("job", "list").stdout
     assert "failed" in shown
-    assert not [words for _, words in lab[0].processes() if words[1:] == ["1000"]]
+    assert not _sleepers(lab[0])
 
 
 @pytest.mark.targets
 def test_settings_that_leave_a_job_behind_are_refused(
     attached: Cli, lab: list[Host], tmp_path: Path
 ) -> None:
-    (folder := tmp_path / "code").mkdir()
-    words = ("--detach", "--name", "stays", "-t", "far", "--code", folder)
-    assert attached("run", *words, "--", "sleep", "1000").returncode == 0
+    _start(attached, tmp_path, "stays", "sleep", "1000")
     moved = attached("target", "update", "far", "--address", lab[1].address)
     assert moved.returncode != 0
     assert "job 'stays' would be out of reach with these settings" in moved.stderr
@@ -72,9 +81,7 @@ def test_settings_that_leave_a_job_behind_are_refused(
 def test_the_new_key_of_a_host_is_taken_when_one_says_so(
     attached: Cli, lab: list[Host], tmp_path: Path
 ) -> None:
-    (folder := tmp_path / "code").mkdir()
-    words = ("--detach", "--name", "talk", "-t", "far", "--code", folder)
-    assert attached("run", *words, "--", "sh", "-c", _TALK).returncode == 0
+    _start(attached, tmp_path, "talk", "sh", "-c", _TALK)
     attached("job", "logs", "talk")
     lab[0].new_host_key()
     refused = attached("target", "check", "far")
@@ -82,10 +89,7 @@ def test_the_new_key_of_a_host_is_taken_when_one_says_so(
     assert refused.stderr.strip().endswith("retarget target update NAME --unset pin")
     taken = attached("target", "update", "far", "--unset", "pin")
     assert taken.returncode == 0, taken.stderr
-    ended = attached("job", "wait", "talk", timeout=60)
-    assert ended.returncode == 0, ended.stderr
-    log = attached("job", "logs", "talk").stdout
-    assert log.splitlines() == [f"line {n}" for n in range(30)]
+    _see_it_talk_to_its_end(attached)
 
 
 @pytest.mark.targets
@@ -124,12 +128,8 @@ def test_two_targets_of_one_machine_do_not_disturb_each_other(
 ) -> None:
     way = ("--kind", "ssh", "--address", f"ml@{lab[0].address}", "--key", lab[0].key)
     assert attached("target", "attach", "same", *way).returncode == 0
-    (folder := tmp_path / "code").mkdir()
-    words = ("--detach", "--name", "talk", "-t", "same", "--code", folder)
-    assert attached("run", *words, "--", "sh", "-c", _TALK).returncode == 0
+    _start(attached, tmp_path, "talk", "sh", "-c", _TALK, target="same")
     gone = attached("target", "detach", "far")
     assert gone.returncode == 0, gone.stderr
-    ended = attached("job", "wait", "talk", timeout=60)
-    assert ended.returncode == 0, ended.stderr
-    assert len(attached("job", "logs", "talk").stdout.splitlines()) == 30
+    _see_it_talk_to_its_end(attached)
     assert attached("target", "detach", "same").returncode == 0

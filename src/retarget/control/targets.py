@@ -62,6 +62,28 @@ def update(
     return found
 
 
+def detach(parts: Parts, name: str, *, force: bool) -> list[Job]:
+    """Have a target no longer; return the jobs that were on it or waited for it, as they were.
+
+    Raise Conflict, with nothing changed, while there are any; with `force` they fail.
+    """
+    if name in parts.own:
+        raise Conflict(f"target {name!r} is the server's own machine and cannot be detached")
+    with parts.moving.turn(name):
+        return _detach(parts, parts.targets.find(name), force=force)
+
+
+def call_off(driver: Driver, handle: Handle) -> None:
+    """Have a launch end, and nothing be left of it if that does not take long."""
+    driver.cancel(handle)
+    deadline = time.monotonic() + _LEAVING
+    while driver.poll([handle])[0].phase is Phase.RUNNING:
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.05)
+    driver.forget(handle)
+
+
 def _changed(
     parts: Parts, before: Target, config: Mapping[str, Any], tags: dict[str, str] | None
 ) -> Target:
@@ -104,17 +126,6 @@ def _released_if_not_kept(parts: Parts, target: Target) -> Generator[None]:
         raise
 
 
-def detach(parts: Parts, name: str, *, force: bool) -> list[Job]:
-    """Have a target no longer; return the jobs that were on it or waited for it, as they were.
-
-    Raise Conflict, with nothing changed, while there are any; with `force` they fail.
-    """
-    if name in parts.own:
-        raise Conflict(f"target {name!r} is the server's own machine and cannot be detached")
-    with parts.moving.turn(name):
-        return _detach(parts, parts.targets.find(name), force=force)
-
-
 def _detach(parts: Parts, target: Target, *, force: bool) -> list[Job]:
     left = _remove(parts, target, force=force)
     for job in left:
@@ -129,17 +140,6 @@ def _detach(parts: Parts, target: Target, *, force: bool) -> list[Job]:
     parts.jobs.clear_handles([attempt.key for attempt in _ended(parts, target.name)])
     _release(parts, target)
     return left
-
-
-def call_off(driver: Driver, handle: Handle) -> None:
-    """Have a launch end, and nothing be left of it if that does not take long."""
-    driver.cancel(handle)
-    deadline = time.monotonic() + _LEAVING
-    while driver.poll([handle])[0].phase is Phase.RUNNING:
-        if time.monotonic() > deadline:
-            return
-        time.sleep(0.05)
-    driver.forget(handle)
 
 
 def _answering(parts: Parts, target: Target) -> Target:

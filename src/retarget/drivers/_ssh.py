@@ -120,7 +120,7 @@ class Way:
         self._at = place  # where it is on its way
 
     def goes_by(self, pins: Mapping[str, str]) -> bool:
-        """Tell whether it takes these keys, no other, and none that is not among them."""
+        """Tell whether each key that it takes is one of these."""
         taken = {**self.pins, **self.met}
         if not taken:
             return not pins  # nobody knows yet whom it will meet
@@ -192,10 +192,11 @@ class Way:
         options |= self._credentials(place)
         connection = await asyncssh.connect(place.host, **options)
         if (key := connection.get_server_host_key()) is not None:
-            self.met[self._pinned_as(place)] = _in_short(key)
-        if self._pin(place) != self.met.get(self._pinned_as(place)):  # expected only meanwhile
-            connection.abort()
-            raise asyncssh.HostKeyNotVerifiable("another key is expected")
+            name, shown = self._pinned_as(place), _in_short(key)
+            if self.pins.get(name, shown) != shown:  # it is expected only since a moment ago
+                connection.abort()
+                raise asyncssh.HostKeyNotVerifiable("another key is expected")
+            self.met[name] = shown
         return connection
 
     def _pin(self, place: Place) -> str | None:

@@ -141,15 +141,6 @@ class Driver:
         details = {"engine": _name(version), "image": self.config.image or "each job's own"}
         return Facts(nodes=(node,), details=details)
 
-    def _check_network(self, api: Any) -> None:
-        name = self.config.network
-        if name is None or name in _NETWORKS or name.startswith("container:"):
-            return
-        there = {each["Name"]: each["Id"] for each in api.networks()}
-        if name not in there and not any(each.startswith(name) for each in there.values()):
-            names = ", ".join(sorted(there))
-            raise TargetUnreachable(f"the engine has no network {name!r}; it has {names}")
-
     def screen(self, environment: Environment) -> None:
         if not image_of(environment, self.config.image):
             raise Invalid(
@@ -256,6 +247,15 @@ class Driver:
                 self._let_go(key)
 
     # -- containers
+
+    def _check_network(self, api: Any) -> None:
+        name = self.config.network
+        if name is None or name in _NETWORKS or name.startswith("container:"):
+            return
+        there = {each["Name"]: each["Id"] for each in api.networks()}
+        if name not in there and not any(each.startswith(name) for each in there.values()):
+            names = ", ".join(sorted(there))
+            raise TargetUnreachable(f"the engine has no network {name!r}; it has {names}")
 
     def _meet(self, key: str) -> dict[str, Any] | None:
         """Return the container there is; NothingStarted when the engine does not answer."""
