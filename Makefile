@@ -11,11 +11,13 @@ FUZZ_CASES ?= 20000
 PROPERTIES := tests/fuzz tests/store/test_lives.py tests/store/test_track_files.py tests/blobs/test_streams.py tests/core/test_snapshots.py tests/core/test_filters.py tests/sdk/test_ignore.py
 FUZZ_SEED ?= $(SEED)
 READY := .venv/.ready
+# tests that failed run again, alone and last: docs/testing.md
+TESTS := $(BIN)/pytest --second-chance --dist worksteal -q
 
 CLIENTS := $(patsubst %.in,%.txt,$(wildcard requirements/*.in benchmarks/requirements/*.in))
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help setup demo test targets check chaos soak fuzz docs bench pins clean mlflow-tests
+.PHONY: help setup demo test targets check chaos soak fuzz fuzz-api docs bench pins clean mlflow-tests
 
 help:  ## Show this
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,11 +37,11 @@ demo: setup  ## Train a small model on the local target and show what came out
 
 test: setup  ## Install what the tests need where possible, and run them
 	@scripts/test-parts.sh
-	$(BIN)/pytest -n 4 --dist worksteal -q -m "not targets and not chaos"
+	$(TESTS) -n 4 -m "not targets and not chaos"
 
 targets: setup  ## Run every kind of target against the contract, on real hosts and engines
 	@scripts/test-parts.sh
-	$(BIN)/pytest -n 2 --dist worksteal -q -m targets
+	$(TESTS) -n 2 -m targets
 
 check: setup  ## Format, lint, types, layers: exactly what CI runs first
 	$(BIN)/ruff format --check .
@@ -49,16 +51,18 @@ check: setup  ## Format, lint, types, layers: exactly what CI runs first
 
 chaos: setup  ## Kill things at N random moments and see that nothing is lost
 	@echo "rounds from seed $(SEED): make chaos N=1 SEED=… repeats one"
-	$(BIN)/pytest -n 2 --dist worksteal -q -m chaos --kills $(N) --seed $(SEED) tests/chaos
+	$(TESTS) -n 2 -m chaos --kills $(N) --seed $(SEED) tests/chaos
 
 soak: setup  ## Load a server for MINUTES and see that all is right, and nothing grows
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
-fuzz: setup  ## Ask the server FUZZ_CASES things it may not expect, and feed every parser for long
+fuzz: fuzz-api  ## Ask the server FUZZ_CASES things it may not expect, and feed every parser for long
+	$(BIN)/pytest -n 2 --dist worksteal -q --timeout 0 --hypothesis-profile fuzz --hypothesis-seed $(FUZZ_SEED) $(PROPERTIES)
+
+fuzz-api: setup  ## The first half of it: ask the server FUZZ_CASES things it may not expect
 	@scripts/test-parts.sh fuzz
 	@echo "cases from seed $(FUZZ_SEED): make fuzz FUZZ_SEED=$(FUZZ_SEED) repeats them"
 	$(BIN)/python -m tests.fuzz.api --cases $(FUZZ_CASES) --seed $(FUZZ_SEED)
-	$(BIN)/pytest -n 2 --dist worksteal -q --timeout 0 --hypothesis-profile fuzz --hypothesis-seed $(FUZZ_SEED) $(PROPERTIES)
 
 docs: setup  ## Run every example in the docs
 	$(BIN)/pytest -q tests/docs

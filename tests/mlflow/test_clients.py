@@ -8,7 +8,7 @@ import pytest
 from tests.mlflow.conftest import Client
 from tests.server.conftest import Api
 
-pytestmark = pytest.mark.timeout(300)  # whoever comes first starts MLflow's server
+pytestmark = pytest.mark.timeout(600)  # whoever comes first starts MLflow's server
 
 # What differs on purpose: docs/mlflow-compatibility.md says why.
 DECIDED = {
