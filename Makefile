@@ -10,56 +10,70 @@ endif
 FUZZ_CASES ?= 20000
 PROPERTIES := tests/fuzz tests/store/test_lives.py tests/store/test_track_files.py tests/blobs/test_streams.py tests/core/test_snapshots.py tests/core/test_filters.py tests/sdk/test_ignore.py
 FUZZ_SEED ?= $(SEED)
+PODMAN ?= 100
 READY := .venv/.ready
+# exists while .venv is made: what an interrupted `make setup` left is removed by the next one
+INCOMPLETE := .venv/.incomplete
+# uv with the certificates of this machine and the user's settings of pip
+UV := $(BIN)/python -I src/retarget/runner/uv_settings.py $(BIN)/uv
 # tests that failed run again, alone and last: docs/testing.md
 TESTS := $(BIN)/pytest --second-chance --dist worksteal -q
 
 CLIENTS := $(patsubst %.in,%.txt,$(wildcard requirements/*.in benchmarks/requirements/*.in))
-COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help setup demo test targets check chaos soak fuzz fuzz-api docs bench pins clean mlflow-tests
+.PHONY: help setup demo test long targets check chaos soak fuzz fuzz-api docs bench pins clean mlflow-tests plain-user everything
 
-help:  ## Show this
+help:  ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(READY)
 
 $(READY): pyproject.toml requirements/dev.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is required: make PYTHON=/path/to/python3.11"; exit 1; }
+	@if [ -e $(INCOMPLETE) ]; then find .venv -mindepth 1 ! -path $(INCOMPLETE) -delete; fi
+	@mkdir -p .venv && touch $(INCOMPLETE) && rm -f $@
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet uv
-	$(BIN)/uv pip install --quiet --python .venv --compile-bytecode --require-hashes -r requirements/dev.txt
-	$(BIN)/uv pip install --quiet --python .venv --no-deps -e .
-	@touch $@
+	scripts/install-uv.sh
+	$(UV) pip install --quiet --python .venv --compile-bytecode --require-hashes -r requirements/dev.txt
+	$(UV) pip install --quiet --python .venv --no-deps -e .
+	@touch $@ && rm $(INCOMPLETE)
 
-demo: setup  ## Train a small model on the local target and show what came out
+demo: setup  ## Train a small model on the local target and show the results
 	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh
 
-test: setup  ## Install what the tests need where possible, and run them
+test: setup  ## Run the tests, except those of long, targets and chaos; install what they need, where possible
 	@scripts/test-parts.sh
-	$(TESTS) -n 4 -m "not targets and not chaos"
+	$(TESTS) -n 4 -m "not long and not targets and not chaos"
 
-targets: setup  ## Run every kind of target against the contract, on real hosts and engines
+long: setup  ## Run the longer tests: examples, MLflow clients, hostile surroundings, properties
 	@scripts/test-parts.sh
-	$(TESTS) -n 2 -m targets
+	$(TESTS) -n 4 -m "long and not targets and not chaos"
 
-check: setup  ## Format, lint, types, layers: exactly what CI runs first
+targets: setup  ## Run the driver contract for every kind of target, on real hosts and engines (PODMAN=25: a quarter of those on Podman)
+	@scripts/test-parts.sh
+	$(TESTS) -n 2 -m targets --podman $(PODMAN) --seed $(SEED)
+
+plain-user:  ## As root: run the demo and the quick tests as a new user with a bare PATH
+	scripts/plain-user.sh
+
+check: setup  ## Check format, lint, types and layers, as CI does first
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-chaos: setup  ## Kill things at N random moments and see that nothing is lost
+chaos: setup  ## Kill processes and hosts at N random moments and check that nothing is lost
 	@echo "rounds from seed $(SEED): make chaos N=1 SEED=… repeats one"
 	$(TESTS) -n 2 -m chaos --kills $(N) --seed $(SEED) tests/chaos
 
-soak: setup  ## Load a server for MINUTES and see that all is right, and nothing grows
+soak: setup  ## Load a server for MINUTES and check results and growth
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
-fuzz: fuzz-api  ## Ask the server FUZZ_CASES things it may not expect, and feed every parser for long
+fuzz: fuzz-api  ## Send FUZZ_CASES generated requests to a server, and fuzz every parser
 	$(BIN)/pytest -n 2 --dist worksteal -q --timeout 0 --hypothesis-profile fuzz --hypothesis-seed $(FUZZ_SEED) $(PROPERTIES)
 
-fuzz-api: setup  ## The first half of it: ask the server FUZZ_CASES things it may not expect
+fuzz-api: setup  ## Send FUZZ_CASES generated requests to a server
 	@scripts/test-parts.sh fuzz
 	@echo "cases from seed $(FUZZ_SEED): make fuzz FUZZ_SEED=$(FUZZ_SEED) repeats them"
 	$(BIN)/python -m tests.fuzz.api --cases $(FUZZ_CASES) --seed $(FUZZ_SEED)
@@ -67,20 +81,30 @@ fuzz-api: setup  ## The first half of it: ask the server FUZZ_CASES things it ma
 docs: setup  ## Run every example in the docs
 	$(BIN)/pytest -q tests/docs
 
-bench: setup  ## Measure beside the peers, all subjects or ONLY=tracking
+bench: setup  ## Compare with other tools: all subjects, or ONLY=tracking
 	$(BIN)/python -m benchmarks $(ONLY)
+
+everything:  ## Run all checks, tests and benchmarks (hours)
+	$(MAKE) check
+	$(MAKE) test
+	$(MAKE) long
+	$(MAKE) targets PODMAN=100
+	$(MAKE) chaos N=200
+	$(MAKE) fuzz FUZZ_CASES=20000
+	$(MAKE) soak MINUTES=10
+	$(MAKE) bench
 
 requirements/dev.txt: pyproject.toml
 	@mkdir -p requirements
-	@command -v $(BIN)/uv >/dev/null || { $(PYTHON) -m venv .venv && $(BIN)/pip install --quiet uv; }
+	@[ -x $(BIN)/uv ] || { $(PYTHON) -m venv .venv && scripts/install-uv.sh; }
 	$(COMPILE) --all-extras --group dev pyproject.toml -o $@
 
-pins: $(CLIENTS)  ## Pin again what requirements/*.in ask for: MLflow, for the tests and benchmarks
+pins: $(CLIENTS)  ## Pin the requirements/*.in files again: MLflow and others, for tests and benchmarks
 
 $(CLIENTS): %.txt: %.in
 	$(COMPILE) $< -o $@
 
-mlflow-tests: setup  ## Run MLflow's own tests of its server on ours: MLFLOW_SOURCE=/path/to/mlflow
+mlflow-tests: setup  ## Run MLflow's own server tests on Retarget: MLFLOW_SOURCE=/path/to/mlflow
 	@scripts/test-parts.sh upstream
 	$(BIN)/python -m tests.mlflow.upstream.run "$(MLFLOW_SOURCE)"
 

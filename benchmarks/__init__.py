@@ -1,1 +1,1 @@
-"""How fast Retarget is, beside its peers: `make bench`. One module a subject."""
+"""Compares the speed of Retarget with other tools: `make bench`. One module per subject."""

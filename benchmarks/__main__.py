@@ -1,29 +1,29 @@
-"""Runs the benchmarks: `python -m benchmarks [SUBJECT …]`, all of them without a name."""
+"""Runs the benchmarks: `python -m benchmarks [SUBJECT …]`; by default all of them."""
 
 import signal
 import sys
 from collections.abc import Callable, Iterator
 
-from benchmarks import crowds, elsewhere, logs, snapshots, starting, tracking
-from benchmarks.frame import CONSOLE, Row, line, show, write
+from benchmarks import logs, many_jobs, remote, snapshots, starting, tracking
+from benchmarks.harness import CONSOLE, Row, line, show, write
 
 SUBJECTS: dict[str, Callable[[], Iterator[Row]]] = {
     "starting": starting.measure,
-    "crowds": crowds.measure,
+    "many_jobs": many_jobs.measure,
     "snapshots": snapshots.measure,
     "logs": logs.measure,
-    "elsewhere": elsewhere.measure,
+    "remote": remote.measure,
     "tracking": tracking.measure,
 }
 
 
-def main(asked: list[str]) -> int:
-    unknown = set(asked) - set(SUBJECTS)
+def main(subjects: list[str]) -> int:
+    unknown = set(subjects) - set(SUBJECTS)
     if unknown:
-        CONSOLE.print(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(SUBJECTS)}")
+        CONSOLE.print(f"unknown subject: {', '.join(sorted(unknown))}; use {', '.join(SUBJECTS)}")
         return 2
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the servers are stopped then too
-    for subject in asked or SUBJECTS:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the servers are stopped too
+    for subject in subjects or SUBJECTS:
         _run(subject)
     return 0
 

@@ -1,4 +1,4 @@
-"""Fills databases with 100,000 runs and one long history, straight through SQL."""
+"""Fills databases with 100,000 runs and one long history, directly with SQL."""
 
 import sqlite3
 import uuid
@@ -10,29 +10,29 @@ from random import Random
 
 RUNS = 100_000
 POINTS = 1_000_000
-RARE = 5_000  # one run in so many has the tag "rare"
+RARE_INTERVAL = 5_000  # one run in this many has the tag rare=yes
 HISTORY = uuid.UUID(int=0xFEDC).hex  # the run with the long history
-_BEGAN = 1_700_000_000_000
+_FIRST_START_MS = 1_700_000_000_000
 
 
 @dataclass(frozen=True)
-class Filled:
-    """What one run is made of: the same for all databases."""
+class RunContent:
+    """The content of one run, the same for all databases."""
 
     id: str
-    started: int
+    started_at: int
     metrics: dict[str, float]
     params: dict[str, str]
     tags: dict[str, str]
 
 
-def runs() -> Iterator[Filled]:
-    """Return the runs, always the same."""
+def runs() -> Iterator[RunContent]:
+    """Yield the runs, the same on every call."""
     dice = Random(7)
     for number in range(RUNS):
-        yield Filled(
+        yield RunContent(
             id=uuid.UUID(int=dice.getrandbits(128), version=4).hex,
-            started=_BEGAN + number * 1000,
+            started_at=_FIRST_START_MS + number * 1000,
             metrics={key: dice.random() for key in ("acc", "auc", "f1", "loss", "seconds")},
             params={
                 "lr": dice.choice(("0.1", "0.03", "0.01", "0.003", "0.001")),
@@ -46,46 +46,46 @@ def runs() -> Iterator[Filled]:
                 "mlflow.user": dice.choice(("ada", "alan", "grace")),
                 "mlflow.source.name": "train.py",
                 "team": dice.choice(("vision", "speech", "text", "ads", "search")),
-                "rare": "yes" if number % RARE == 0 else "no",
+                "rare": "yes" if number % RARE_INTERVAL == 0 else "no",
             },
         )
 
 
 def points() -> Iterator[tuple[float, int, int, int]]:
-    """Return the long history but for its last point: value, step, time, and 0 for "no NaN"."""
+    """Yield the long history without its last point: value, step, time, and 0 for "not NaN"."""
     dice = Random(11)
     for step in range(POINTS - 1):
-        yield 1.0 / (1 + step * 1e-4) + dice.random() * 0.05, step, _BEGAN + step, 0
+        yield 1.0 / (1 + step * 1e-4) + dice.random() * 0.05, step, _FIRST_START_MS + step, 0
 
 
 def fill_retarget(database: Path, experiment: str) -> None:
-    every = list(runs())
+    every_run = list(runs())
     with _bulk(database) as db:
-        columns = "id experiment_id name user status stage started ended location"
-        _insert(db, "runs", columns, _runs(every, experiment))
-        _insert(db, "params", "run_id key value", _pairs(every, "params"))
-        _insert(db, "tags", "run_id key value", _pairs(every, "tags"))
-        # SQLite numbers the metrics from 1 on, in this order
-        _insert(db, "metrics", "run_id key value step timestamp nan", _latest(every))
-        latest = enumerate(_latest(every), 1)
-        columns = "metric_id value step timestamp nan"
+        columns = "id experiment_id name user status stage started_at ended_at location"
+        _insert(db, "runs", columns, _runs(every_run, experiment))
+        _insert(db, "params", "run_id key value", _pairs(every_run, "params"))
+        _insert(db, "tags", "run_id key value", _pairs(every_run, "tags"))
+        # SQLite numbers the metrics from 1, in this order
+        _insert(db, "metrics", "run_id key value step logged_at nan", _latest(every_run))
+        latest = enumerate(_latest(every_run), 1)
+        columns = "metric_id value step logged_at nan"
         _insert(db, "points", columns, ((number, *row[2:]) for number, row in latest))
-        _insert(db, "points", columns, ((len(every) * 5 + 1, *row) for row in points()))
+        _insert(db, "points", columns, ((len(every_run) * 5 + 1, *row) for row in points()))
 
 
 def fill_mlflow(database: Path, experiment: str) -> None:
-    every = sorted(runs(), key=lambda run: run.id)
+    every_run = sorted(runs(), key=lambda run: run.id)
     with _bulk(database) as db:
         columns = (
             "run_uuid experiment_id name user_id status lifecycle_stage start_time end_time "
             "artifact_uri"
         )
-        _insert(db, "runs", columns, _runs(every, experiment))
-        _insert(db, "params", "run_uuid key value", _pairs(every, "params"))
-        _insert(db, "tags", "run_uuid key value", _pairs(every, "tags"))
+        _insert(db, "runs", columns, _runs(every_run, experiment))
+        _insert(db, "params", "run_uuid key value", _pairs(every_run, "params"))
+        _insert(db, "tags", "run_uuid key value", _pairs(every_run, "tags"))
         columns = "run_uuid key value step timestamp is_nan"
-        _insert(db, "latest_metrics", columns, _latest(every))
-        _insert(db, "metrics", columns, _latest(every))
+        _insert(db, "latest_metrics", columns, _latest(every_run))
+        _insert(db, "metrics", columns, _latest(every_run))
         _insert(db, "metrics", columns, ((HISTORY, "loss", *row) for row in points()))
 
 
@@ -107,21 +107,24 @@ def _insert(
     db.executemany(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks})", rows)
 
 
-def _runs(every: list[Filled], experiment: str) -> Iterator[tuple[object, ...]]:
-    for run in (*every, Filled(HISTORY, _BEGAN, {}, {}, {"mlflow.runName": "long"})):
+def _runs(every_run: list[RunContent], experiment: str) -> Iterator[tuple[object, ...]]:
+    for run in (
+        *every_run,
+        RunContent(HISTORY, _FIRST_START_MS, {}, {}, {"mlflow.runName": "long"}),
+    ):
         location = f"mlflow-artifacts:/{experiment}/{run.id}/artifacts"
         name, user = run.tags["mlflow.runName"], run.tags.get("mlflow.user", "ada")
-        times = (run.started, run.started + 60_000)
+        times = (run.started_at, run.started_at + 60_000)
         yield run.id, int(experiment), name, user, "FINISHED", "active", *times, location
 
 
-def _pairs(every: list[Filled], of: str) -> Iterator[tuple[object, ...]]:
-    return ((run.id, key, value) for run in every for key, value in getattr(run, of).items())
+def _pairs(every_run: list[RunContent], field: str) -> Iterator[tuple[object, ...]]:
+    return ((run.id, key, value) for run in every_run for key, value in getattr(run, field).items())
 
 
-def _latest(every: list[Filled]) -> Iterator[tuple[object, ...]]:
-    """Return the last point of each metric; the one of the long history comes at the end."""
-    for run in every:
+def _latest(every_run: list[RunContent]) -> Iterator[tuple[object, ...]]:
+    """Yield the last point of each metric; the long history comes last."""
+    for run in every_run:
         for key, value in run.metrics.items():
-            yield run.id, key, value, 10, run.started + 50_000, 0
-    yield HISTORY, "loss", 0.1, POINTS, _BEGAN + POINTS, 0
+            yield run.id, key, value, 10, run.started_at + 50_000, 0
+    yield HISTORY, "loss", 0.1, POINTS, _FIRST_START_MS + POINTS, 0

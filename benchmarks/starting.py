@@ -1,37 +1,37 @@
-"""How long a script waits to be run: beside a bare process, and the peers that run scripts."""
+"""Measures the time until a script starts, compared with a bare process and other tools."""
 
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from benchmarks.frame import (
-    CACHE,
+from benchmarks.harness import (
     CONSOLE,
-    OURS,
+    RETARGET,
     ROOT,
-    Bar,
-    Refused,
+    Goal,
+    MeasurementFailed,
     Row,
     environment,
     free_port,
-    ordering,
-    take_turns,
+    measure_rounds,
+    peer_process,
+    temporary_folder,
 )
-from benchmarks.ours import Retarget, running
+from benchmarks.retarget_server import Retarget, run_retarget
 
 BARE = "a bare process"
 _ROUNDS = 5
-_TIMES = 10  # in a round
-_SLOW = 3  # times in a round, for what takes seconds
+_CALLS_PER_ROUND = 10
+_SLOW_CALLS_PER_ROUND = 3  # for tools that take seconds
 _SCRIPT = """
 import sys, time
 now = time.monotonic_ns()
@@ -50,154 +50,162 @@ entry_points:
 
 
 def measure() -> Iterator[Row]:
-    with tempfile.TemporaryDirectory(dir=CACHE) as folder:
-        place = Path(folder)
-        code = place / "code"
+    with temporary_folder() as temporary:
+        folder = Path(temporary)
+        code = folder / "code"
         code.mkdir()
         (code / "script.py").write_text(_SCRIPT)
         (code / "MLproject").write_text(_PROJECT)
-        with running(place / "home") as retarget:
-            yield from _first_lines(retarget, code, place)
+        with run_retarget(folder / "home") as retarget:
+            yield from _first_lines(retarget, code, folder)
             yield from _stages(retarget)
-            yield from _commands(retarget, place)
+            yield from _commands(retarget, folder)
             yield _environments(retarget)
 
 
-def _first_lines(retarget: Retarget, code: Path, place: Path) -> Iterator[Row]:
+def _first_lines(retarget: Retarget, code: Path, folder: Path) -> Iterator[Row]:
     numbers = count()
     script = code / "script.py"
 
-    def fresh() -> Path:
-        return place / f"out-{next(numbers)}"
+    def new_path() -> Path:
+        return folder / f"out-{next(numbers)}"
 
-    def ours() -> float:
-        out = fresh()
-        began = time.monotonic_ns()
+    def first_line() -> float:
+        out = new_path()
+        start_time = time.monotonic_ns()
         job = retarget.submit("python", "script.py", str(out), snapshot=snapshot)
         while not out.exists():
             time.sleep(0.002)
-        took = (int(out.read_text()) - began) / 1e6
+        duration = (int(out.read_text()) - start_time) / 1e6
         retarget.wait(job["name"])
-        return took
+        return duration
 
     snapshot = _snapshot(retarget, code)
     with ExitStack() as stack:
-        sides: dict[str, Callable[[], float]] = {OURS: ours}
+        sides: dict[str, Callable[[], float]] = {RETARGET: first_line}
         for name, start in _PEERS.items():
-            folder = place / f"peer-{len(sides)}"
-            folder.mkdir()
+            peer_folder = folder / f"peer-{len(sides)}"
+            peer_folder.mkdir()
             try:
-                order = stack.enter_context(start(folder))
-            except (Refused, OSError, subprocess.CalledProcessError) as error:
-                CONSOLE.print(f"{name} is left out: {error}", style="red", markup=False)
+                send = stack.enter_context(start(peer_folder))
+            except (MeasurementFailed, OSError, subprocess.CalledProcessError) as error:
+                CONSOLE.print(f"skipped {name}: {error}", style="red", markup=False)
                 continue
-            sides[name] = lambda order=order: order({"script": str(script), "out": str(fresh())})
-        for once in sides.values():
-            once()  # warm
-        found = take_turns({name: _several(name, once) for name, once in sides.items()}, _ROUNDS)
-    halves = {name: [median(each) for each in rounds] for name, rounds in found.items()}
-    highs = {
-        name: [quantiles(each, n=20, method="inclusive")[-1] for each in rounds]
-        for name, rounds in found.items()
+            sides[name] = lambda send=send: send({"script": str(script), "out": str(new_path())})
+        for run in sides.values():
+            run()  # warm up
+        repeated = {name: _repeat(name, run) for name, run in sides.items()}
+        results = measure_rounds(repeated, _ROUNDS)
+    medians = {name: [median(times) for times in rounds] for name, rounds in results.items()}
+    p95s = {
+        name: [quantiles(times, n=20, method="inclusive")[-1] for times in rounds]
+        for name, rounds in results.items()
     }
-    what = "submit to the first line of the script"
-    yield Row(f"{what}, p50", "ms", halves, bar=Bar(100, times=1 / 8, of=BARE))
-    yield Row(f"{what}, p95", "ms", highs)
+    name = "submit to the first line of the script"
+    yield Row(f"{name}, p50", "ms", medians, goal=Goal(100, ratio=1 / 8, peer=BARE))
+    yield Row(f"{name}, p95", "ms", p95s)
 
 
 def _stages(retarget: Retarget) -> Iterator[Row]:
-    """Tell when each stage before the first line was reached, as `job show --timing` does."""
+    """Measure when each stage before the first line is reached, like `job show --timing`."""
     stages = {
-        "created": "placed on its target",
-        "preparing": "its runner has begun",
-        "starting": "code and environment are ready",
-        "started": "the script's process is there",
+        "created_at": "it has been placed on its target",
+        "preparing_at": "its runner has started work",
+        "starting_at": "code and environment are ready",
+        "started_at": "the script's process has been started",
     }
     code = "import time; open('outputs/now', 'w').write(str(time.time()))"
     reached: dict[str, list[float]] = {}
-    for _ in range(_ROUNDS * _TIMES):
-        began = time.time()
+    for _ in range(_ROUNDS * _CALLS_PER_ROUND):
+        start_time = time.time()
         job = retarget.wait(retarget.submit("python", "-c", code)["name"])
         (attempt,) = job["attempts"]
         line = float(retarget.client.send(f"/api/jobs/{job['name']}/outputs/outputs/now"))
-        times = {"the server has it": job["created"]}
-        times |= {what: attempt[name] for name, what in stages.items()} | {"its first line": line}
-        for what, at in times.items():
-            reached.setdefault(what, []).append((at - began) * 1000)
-    for what, times in reached.items():
-        yield Row(f"submit until … {what}", "ms", {OURS: times})
+        times = {"the server has received it": _to_epoch(job["created_at"])}
+        times |= {stage: _to_epoch(attempt[field]) for field, stage in stages.items()}
+        times["its first line"] = line
+        for stage, reached_at in times.items():
+            reached.setdefault(stage, []).append((reached_at - start_time) * 1000)
+    for stage, milliseconds in reached.items():
+        yield Row(f"submit until … {stage}", "ms", {RETARGET: milliseconds})
 
 
-def _several(name: str, once: Callable[[], float]) -> Callable[[], list[float]]:
-    times = _TIMES if name in (OURS, BARE) else _SLOW
-    return lambda: [once() for _ in range(times)]
+def _to_epoch(time: str) -> float:
+    return datetime.fromisoformat(time).timestamp()
+
+
+def _repeat(name: str, run: Callable[[], float]) -> Callable[[], list[float]]:
+    calls = _CALLS_PER_ROUND if name in (RETARGET, BARE) else _SLOW_CALLS_PER_ROUND
+    return lambda: [run() for _ in range(calls)]
 
 
 def _snapshot(retarget: Retarget, code: Path) -> str:
     """Send the code, as a client does, and return its digest."""
     command = ["run", "--name", "warm", "script.py", "--", str(code / "out")]
     _retarget(retarget, *command, cwd=code)
-    return str(retarget.client.ask("/api/jobs/warm")["snapshot"])
+    return str(retarget.client.request("/api/jobs/warm")["snapshot"])
 
 
-def _commands(retarget: Retarget, place: Path) -> Iterator[Row]:
-    folder = place / "hello"
-    folder.mkdir()
-    (folder / "hello.py").write_text("print('hello')\n")
+def _commands(retarget: Retarget, folder: Path) -> Iterator[Row]:
+    hello = folder / "hello"
+    hello.mkdir()
+    (hello / "hello.py").write_text("print('hello')\n")
 
-    for what, bar, arguments in (
-        ("retarget run hello.py, the whole command", 600, ("run", "hello.py")),
-        ("retarget --help", 200, ("--help",)),
-        ("retarget job list", None, ("job", "list")),
+    for name, goal, arguments in (
+        ("`retarget run hello.py`, the whole command", 600, ("run", "hello.py")),
+        ("`retarget --help`", 200, ("--help",)),
+        ("`retarget job list`", None, ("job", "list")),
     ):
-        once = timed_command(retarget, folder, *arguments)
-        once()
-        yield Row(what, "ms", take_turns({OURS: once}, 10), bar=Bar(bar))
+        run = time_command(retarget, hello, *arguments)
+        run()
+        yield Row(name, "ms", measure_rounds({RETARGET: run}, 10), goal=Goal(goal))
 
 
-def timed_command(retarget: Retarget, cwd: Path, *arguments: str) -> Callable[[], float]:
-    """Return what runs a command of ours and tells the milliseconds that all of it took."""
+def time_command(retarget: Retarget, cwd: Path, *arguments: str) -> Callable[[], float]:
+    """Return a function that runs a `retarget` command and returns the milliseconds it took."""
 
     def run() -> float:
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         _retarget(retarget, *arguments, cwd=cwd)
-        return (time.perf_counter() - began) * 1000
+        return (time.perf_counter() - start_time) * 1000
 
     return run
 
 
 def _environments(retarget: Retarget) -> Row:
-    """Compare a job in an environment that was built before with one in a plain interpreter."""
+    """Compare a job in an environment that is already built with one in a plain interpreter."""
 
-    def whole(**asked: object) -> float:
-        began = time.perf_counter()
-        retarget.wait(retarget.submit("python", "-c", "pass", **asked)["name"])
-        return (time.perf_counter() - began) * 1000
+    def run_job(**options: object) -> float:
+        start_time = time.perf_counter()
+        retarget.wait(retarget.submit("python", "-c", "pass", **options)["name"])
+        return (time.perf_counter() - start_time) * 1000
 
     built = {"environment": {"kind": "system", "pip": ["six==1.17.0"]}}
-    whole(**built)
-    turns = {"plain": whole, "built": lambda: whole(**built)}
-    found = take_turns(turns, 15)
-    added = [median(found["built"]) - median(found["plain"])]
-    return Row("a job in an environment that is there, added", "ms", {OURS: added}, bar=Bar(30))
+    run_job(**built)
+    sides = {"plain": run_job, "built": lambda: run_job(**built)}
+    results = measure_rounds(sides, 15)
+    extra = [median(results["built"]) - median(results["plain"])]
+    return Row(
+        "extra time of a job in an existing environment", "ms", {RETARGET: extra}, goal=Goal(30)
+    )
 
 
 def _retarget(retarget: Retarget, *arguments: str, cwd: Path) -> None:
     command = [str(Path(sys.executable).parent / "retarget"), *arguments]
     environ = {**os.environ, **retarget.variables()}
-    done = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, check=False)
-    if done.returncode:
-        raise Refused(f"{' '.join(arguments)}: {done.stderr.decode()[-500:]}")
+    result = subprocess.run(command, cwd=cwd, env=environ, capture_output=True, check=False)
+    if result.returncode:
+        raise MeasurementFailed(f"{' '.join(arguments)}: {result.stderr.decode()[-500:]}")
 
 
-Order = Callable[[Mapping[str, Any]], Any]
-Peer = Callable[[Path], AbstractContextManager[Order]]
+Send = Callable[[Mapping[str, Any]], Any]
+Peer = Callable[[Path], AbstractContextManager[Send]]
 
 
 def _peer(script: str, python: Callable[[], Path], **variables: Callable[[], str]) -> Peer:
-    def start(folder: Path) -> AbstractContextManager[Order]:
+    def start(folder: Path) -> AbstractContextManager[Send]:
         environ = {name: make() for name, make in variables.items()}
-        return ordering(python(), ROOT / "peers" / script, folder, environ)
+        return peer_process(python(), ROOT / "peers" / script, folder, environ)
 
     return start
 
@@ -208,7 +216,7 @@ def _installed(name: str) -> Callable[[], Path]:
 
 def _slurm() -> Path:
     if shutil.which("sbatch") is None:
-        raise Refused("Slurm is not installed")
+        raise MeasurementFailed("Slurm is not installed")
     return Path(sys.executable)
 
 

@@ -1,4 +1,4 @@
-"""Makes docs/terminal.svg: real commands on a real server, drawn as they looked in a terminal."""
+"""Draws docs/terminal.svg: runs real commands on a real server and records the terminal."""
 
 import io
 import os
@@ -35,21 +35,27 @@ def main() -> None:
         readme = (HERE.parent / "README.md").read_text()
         script = readme.partition("```python file=train.py\n")[2].partition("```")[0]
         (code / "train.py").write_text(script)
-        env = _surroundings(Path(folder, "home"))
-        subprocess.run(["retarget", "server", "start"], env=env, check=True, capture_output=True)
-        shown = [(line, _typed(line, code, env)) for line in COMMANDS.split("\n") if line]
-        subprocess.run(["retarget", "server", "stop"], env=env, check=True, capture_output=True)
+        variables = _variables(Path(folder, "home"))
+        subprocess.run(
+            ["retarget", "server", "start"], env=variables, check=True, capture_output=True
+        )
+        recordings = [
+            (line, _record(line, code, variables)) for line in COMMANDS.split("\n") if line
+        ]
+        subprocess.run(
+            ["retarget", "server", "stop"], env=variables, check=True, capture_output=True
+        )
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
-    for command, output in shown:
+    for command, output in recordings:
         console.print(Text.assemble(("$ ", "bold green"), (command, "bold")))
         console.print(Text.from_ansi(output))
     picture = console.export_svg(title="retarget")
-    # Self-contained: the reader's own fonts, and nothing fetched from elsewhere.
+    # Self-contained: uses the reader's fonts and loads nothing from the network.
     picture = re.sub(r"@font-face \{.*?\}|<!--.*?-->", "", picture, flags=re.DOTALL)
     (HERE / "terminal.svg").write_text(re.sub(r"\n\s*\n", "\n", picture))
 
 
-def _surroundings(home: Path) -> dict[str, str]:
+def _variables(home: Path) -> dict[str, str]:
     programs = str(Path(sys.executable).parent)
     return os.environ | {
         "RETARGET_HOME": str(home),
@@ -59,26 +65,26 @@ def _surroundings(home: Path) -> dict[str, str]:
     }
 
 
-def _typed(command: str, folder: Path, env: dict[str, str]) -> str:
-    """Run a command in a terminal and return what stands there when it has ended."""
-    ours, theirs = pty.openpty()
+def _record(command: str, folder: Path, variables: dict[str, str]) -> str:
+    """Run a command in a terminal and return what the screen shows when it has ended."""
+    controller, terminal = pty.openpty()
     process = subprocess.Popen(
-        command.split(), cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs
+        command.split(), cwd=folder, env=variables, stdin=terminal, stdout=terminal, stderr=terminal
     )
-    os.close(theirs)
+    os.close(terminal)
     received = b""
     while True:
         try:
-            received += os.read(ours, 65536)
-        except OSError:  # the last process that had the terminal is gone
+            received += os.read(controller, 65536)
+        except OSError:  # the last process with this terminal has ended
             break
-    os.close(ours)
+    os.close(controller)
     process.wait()
     return _screen(received.decode()).rstrip("\n")
 
 
 def _screen(text: str) -> str:
-    """Keep what stays on the screen: a spinner draws, and wipes its line again."""
+    """Return what remains on the screen: a spinner erases its line again."""
     lines, row, end = [""], 0, 0
     for match in _CODE.finditer(text):
         lines[row] += text[end : match.start()]

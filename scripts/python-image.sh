@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Makes the tests' image, .parts/image/python.tar: Debian's own Python and a shell, from no registry of images.
+# Builds the test image .parts/image/python.tar from Debian's Python and a shell, without an image registry.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-place=.parts/image
-mkdir -p "$place"
-exec 9> "$place/lock"
+folder=.parts/image
+mkdir -p "$folder"
+exec 9> "$folder/lock"
 flock 9
-if [ -e "$place/python.tar" ]; then exit; fi
-work=$PWD/$place/work
+if [ -e "$folder/python.tar" ]; then exit; fi
+work=$PWD/$folder/work
 rm -rf "$work"
 mkdir -p "$work/packages" "$work/root"
 
-# What Python stands on. The rest of what the packages ask for is there to install them, which nobody does.
+# Only the dependencies that Python needs at run time; the others are needed only to install packages.
 packages=$(apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances \
     python3-minimal libpython3-stdlib | grep -E '^(lib|python3|zlib1g)' | grep -vE '^(libperl|libgdbm|libpython3-stdlib$|python3-minimal$)' | sort -u)
 (cd "$work/packages" && apt-get download -qq -o APT::Sandbox::User=root busybox-static $packages)
@@ -31,4 +31,4 @@ chmod 1777 tmp var/tmp
 tar -cf ../../python.part .
 cd ../../
 rm -rf work
-mv python.part python.tar  # last: what broke off is made again
+mv python.part python.tar  # last, so that an interrupted build is repeated

@@ -1,4 +1,4 @@
-"""A home of its own for every test that needs one, and the real command to use it with."""
+"""A new home for every test that needs one, and the real command that uses it."""
 
 import os
 import signal
@@ -13,11 +13,18 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 COMMAND = str(Path(sys.executable).parent / "retarget")
-pytest_plugins = ["tests.testbeds.fixtures", "tests.second_chance"]
+pytest_plugins = [
+    "tests.testbeds.fixtures",
+    "tests.temp_folder",
+    "tests.durations",
+    "tests.long",
+    "tests.sample",
+    "tests.second_chance",
+]
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
-# No test of ours may depend on how busy the machine is, nor on chance: `make fuzz` takes the long
-# profile, whose cases are others each time.
+# No test may depend on how busy the machine is, nor on chance. `make fuzz` uses the long profile,
+# with new cases each time.
 settings.register_profile("quick", settings(), deadline=None, derandomize=True, database=None)
 settings.register_profile(
     "fuzz",
@@ -28,7 +35,7 @@ settings.register_profile(
 )
 settings.load_profile("quick")
 
-# A shell that runs the tests with `&` has them ignore these, and all they start.
+# A shell that runs the tests with `&` makes them, and all they start, ignore these signals.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
@@ -38,16 +45,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A fresh RETARGET_HOME. At the end its server is stopped, and no process may remain."""
     path = tmp_path / "home"
     monkeypatch.setenv("RETARGET_HOME", str(path))
-    for name in ("RETARGET_URL", "RETARGET_TOKEN", "RETARGET_DEBUG"):
+    names = ("RETARGET_URL", "RETARGET_TOKEN", "RETARGET_DEBUG", "VIRTUAL_ENV", "CONDA_PREFIX")
+    for name in names:
         monkeypatch.delenv(name, raising=False)
     yield path
-    stopped = subprocess.run([COMMAND, "server", "stop"], capture_output=True, timeout=60)
-    left = _processes_left(path, patience=10.0)
-    for pid in left:
+    stopped = subprocess.run([COMMAND, "server", "stop"], capture_output=True, timeout=200)
+    leftovers = _wait_for_exits(path, timeout=100.0)
+    for pid in leftovers:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     assert stopped.returncode == 0, stopped.stderr.decode()
-    assert not left, f"these outlived the test: {left}"
+    assert not leftovers, f"these outlived the test: {leftovers}"
 
 
 @pytest.fixture
@@ -59,7 +67,7 @@ def retarget(home: Path, tmp_path: Path) -> Cli:
         cwd: Path | None = None,
         env: dict[str, str] | None = None,
         input: str | None = None,
-        timeout: float = 60,
+        timeout: float = 200,
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [COMMAND, *map(str, args)],
@@ -75,24 +83,24 @@ def retarget(home: Path, tmp_path: Path) -> Cli:
     return run
 
 
-def _processes_left(home: Path, *, patience: float) -> dict[int, str]:
-    deadline = time.monotonic() + patience
-    while (left := _processes_of(home)) and time.monotonic() < deadline:
+def _wait_for_exits(home: Path, *, timeout: float) -> dict[int, str]:
+    deadline = time.monotonic() + timeout
+    while (processes := _processes_of(home)) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return left
+    return processes
 
 
 def _processes_of(home: Path) -> dict[int, str]:
-    """Return who was started for this home: the server, its runners, their scripts."""
-    found: dict[int, str] = {}
+    """Return the processes of this home: the server, its runners, their scripts."""
+    commands: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            ours = f"RETARGET_HOME={home}\0".encode() in (entry / "environ").read_bytes()
-            if ours or str(home) in command or str(home) in os.readlink(entry / "cwd"):
-                found[int(entry.name)] = command
+            in_home = f"RETARGET_HOME={home}\0".encode() in (entry / "environ").read_bytes()
+            if in_home or str(home) in command or str(home) in os.readlink(entry / "cwd"):
+                commands[int(entry.name)] = command
         except OSError:
-            continue  # it has just ended, or is somebody else's
-    return found
+            continue  # it has just ended, or belongs to another user
+    return commands

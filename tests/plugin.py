@@ -1,4 +1,4 @@
-"""A kind of target from a package of its own, with secrets: `vault`. It runs nothing."""
+"""A plug-in kind with secrets, `vault`, installed as its own package. It runs nothing."""
 
 import textwrap
 from pathlib import Path
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from retarget.core.driver import Phase, Observation
 from retarget.core.errors import TargetUnreachable
-from retarget.core.targets import Facts, Node
+from retarget.core.targets import Inventory, Node
 
 
 class Host(BaseModel):
@@ -28,10 +28,10 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     address: str = Field(min_length=1, description="Where it is")
-    hosts: list[str] = Field([], description="Its machines")
+    hosts: list[str] = Field([], description="A machine of the vault")
     rooms: list[Host] = Field([], description="Its rooms")
-    labels: dict[str, str] = Field({}, description="What to write on the doors")
-    password: SecretStr | None = Field(None, description="Opens it")
+    labels: dict[str, str] = Field({}, description="Labels of the rooms")
+    password: SecretStr | None = Field(None, description="Password of the vault")
     key: SecretStr | None = Field(
         None, description="A private key", json_schema_extra={"cli": {"file": True}}
     )
@@ -58,15 +58,15 @@ class Driver:
         if self.config.address == "nowhere":
             raise TargetUnreachable("nowhere does not answer; is it switched on?")
         secrets = [self.config.password, self.config.key, *(r.password for r in self.config.rooms)]
-        sizes = [len(each.get_secret_value()) for each in secrets if each is not None]
+        sizes = [len(secret.get_secret_value()) for secret in secrets if secret is not None]
         node = Node(name=self.config.address, cpus=self.config.cpus, memory=self.config.memory or 1)
-        return Facts(nodes=(node,), details={"secrets": str(sizes), "host key": "SHA256:abc"})
+        return Inventory(nodes=(node,), details={"secrets": str(sizes), "host key": "SHA256:abc"})
 
     def plan(self, launch):
         return {"at": self.config.address, "with": repr(self.config)}
 
     def launch(self, launch):
-        raise TargetUnreachable("the door is locked")
+        raise TargetUnreachable("the vault is locked")
 
     def poll(self, handles):
         return [Observation(phase=Phase.GONE) for _ in handles]
@@ -85,7 +85,7 @@ class Driver:
 
 
 def install_vault(folder: Path) -> str:
-    """Make the package, and return what PYTHONPATH must name."""
+    """Install the package into a folder, and return the folder for PYTHONPATH."""
     info = folder / "vault-1.dist-info"
     info.mkdir(parents=True)
     (folder / "vault_kind.py").write_text(textwrap.dedent(_MODULE).lstrip())

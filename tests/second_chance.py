@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tests.temp_folder import leftovers
+
 MAX_UNSTABLE = 5
 _OPTION = "--second-chance"
 _VARIABLES = dict(os.environ)  # as they are before other plugins change them
@@ -82,6 +84,9 @@ class SecondChance:
             return f"the run broke off: {session.shouldstop or session.shouldfail}"
         if missing := sorted(self.collected - self.completed):
             return f"{len(missing)} collected tests have no result: {', '.join(missing[:5])}"
+        files = leftovers(self.config).items()
+        if unexplained := [name for name, test in files if test not in self.failures]:
+            return f"left in the temp folder: {', '.join(unexplained)}"
         if len(self.failures) > MAX_UNSTABLE:
             return f"{len(self.failures)} tests failed, more than {MAX_UNSTABLE}"
         return ""

@@ -1,1 +1,1 @@
-"""Programs that run in the peers' own environments: an order a line comes in, a number goes out."""
+"""Programs that run in the environments of other tools: one request per line, one number back."""

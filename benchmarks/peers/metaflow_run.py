@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from obey import obey
+from respond import respond
 
 FLOW = """
 import runpy, sys
@@ -38,4 +38,4 @@ def submit(script, out):
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).wait
 
 
-obey(submit)
+respond(submit)

@@ -1,6 +1,6 @@
-"""Logs with MLflow's own client, unmodified. Run by MLflow's Python: a JSON order in, numbers out.
+"""Logs with MLflow's own client, unmodified, in MLflow's environment; reads JSON requests.
 
-An order has the url, the run, the number of calls, the first step, and whether to call through
+A request has the url, the run, the number of calls, the first step, and whether to call
 `mlflow.log_metric` or MlflowClient.
 """
 
@@ -12,39 +12,39 @@ from typing import Any
 
 import mlflow
 
-_SECONDS = 2.0  # no round takes longer
+_MAX_ROUND_SECONDS = 2.0
 
 
 def main() -> None:
-    answers = sys.stdout
-    sys.stdout = sys.stderr  # what MLflow prints is no answer
-    answers.write('"ready"\n')
-    answers.flush()
+    responses = sys.stdout
+    sys.stdout = sys.stderr  # output of MLflow is not a response
+    responses.write('"ready"\n')
+    responses.flush()
     for line in sys.stdin:
-        answers.write(json.dumps(_obey(json.loads(line))) + "\n")
-        answers.flush()
+        responses.write(json.dumps(_log(json.loads(line))) + "\n")
+        responses.flush()
 
 
-def _obey(order: dict[str, Any]) -> list[float]:
-    mlflow.set_tracking_uri(order["url"])
-    steps = range(order["first"], order["first"] + order["calls"])
-    if not order["fluent"]:
-        client = mlflow.MlflowClient(order["url"])
-        run = order["run"]
-        return _timed(lambda step: client.log_metric(run, "loss", 0.5, step=step), steps)
-    with mlflow.start_run(order["run"]):
-        return _timed(lambda step: mlflow.log_metric("loss", 0.5, step=step), steps)
+def _log(request: dict[str, Any]) -> list[float]:
+    mlflow.set_tracking_uri(request["url"])
+    steps = range(request["first"], request["first"] + request["calls"])
+    if not request["fluent"]:
+        client = mlflow.MlflowClient(request["url"])
+        run = request["run"]
+        return _latencies(lambda step: client.log_metric(run, "loss", 0.5, step=step), steps)
+    with mlflow.start_run(request["run"]):
+        return _latencies(lambda step: mlflow.log_metric("loss", 0.5, step=step), steps)
 
 
-def _timed(log: Callable[[int], object], steps: range) -> list[float]:
-    found: list[float] = []
-    deadline = time.perf_counter() + _SECONDS
+def _latencies(log: Callable[[int], object], steps: range) -> list[float]:
+    latencies_ms: list[float] = []
+    deadline = time.perf_counter() + _MAX_ROUND_SECONDS
     for step in steps:
-        if (began := time.perf_counter()) > deadline:
+        if (start_time := time.perf_counter()) > deadline:
             break
         log(step)
-        found.append((time.perf_counter() - began) * 1000)
-    return found
+        latencies_ms.append((time.perf_counter() - start_time) * 1000)
+    return latencies_ms
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""`mlflow run --env-manager local`, from Python: MLflow is imported already."""
+"""`mlflow run --env-manager local`, from Python, with MLflow already imported."""
 
 import os
 
 import mlflow
-from obey import obey
+from respond import respond
 
 
 def submit(script, out):
@@ -18,4 +18,4 @@ def submit(script, out):
 
 
 mlflow.set_tracking_uri(f"sqlite:///{os.getcwd()}/mlflow.db")
-obey(submit)
+respond(submit)

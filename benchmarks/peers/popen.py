@@ -1,13 +1,13 @@
-"""A bare process: what every other way of running a script is compared with."""
+"""A bare process, the baseline for all other tools."""
 
 import subprocess
 import sys
 
-from obey import obey
+from respond import respond
 
 
 def submit(script, out):
     return subprocess.Popen([sys.executable, script, out]).wait
 
 
-obey(submit)
+respond(submit)

@@ -1,4 +1,4 @@
-"""`ray job submit`, from Python, to a cluster of this machine that runs already."""
+"""`ray job submit`, from Python, to a running cluster on this machine."""
 
 import os
 import shutil
@@ -7,10 +7,10 @@ import sys
 import tempfile
 import time
 
-from obey import obey
 from ray.job_submission import JobStatus, JobSubmissionClient
+from respond import respond
 
-folder = tempfile.mkdtemp(prefix="ray-")  # sockets are there: its path must be short
+folder = tempfile.mkdtemp(prefix="ray-")  # contains sockets, so its path must be short
 ray = os.path.join(os.path.dirname(sys.executable), "ray")
 head = [ray, "start", "--head", "--port", os.environ["BENCH_PORT"], "--dashboard-host=127.0.0.1"]
 head += ["--dashboard-port", os.environ["BENCH_DASHBOARD"], "--temp-dir", folder, "--block"]
@@ -21,7 +21,7 @@ try:
         try:
             client = JobSubmissionClient(f"http://127.0.0.1:{os.environ['BENCH_DASHBOARD']}")
             break
-        except Exception:  # noqa: BLE001  it is not ready yet
+        except Exception:  # noqa: BLE001  not ready yet
             time.sleep(0.2)
 
     def submit(script, out):
@@ -33,7 +33,7 @@ try:
 
         return wait
 
-    obey(submit)
+    respond(submit)
 finally:
     process.terminate()
     process.wait()

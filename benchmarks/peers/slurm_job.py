@@ -1,10 +1,10 @@
-"""`sbatch` of a Slurm that is installed and runs."""
+"""`sbatch` of an installed and running Slurm."""
 
 import os
 import subprocess
 import sys
 
-from obey import obey
+from respond import respond
 
 
 def submit(script, out):
@@ -12,4 +12,4 @@ def submit(script, out):
     subprocess.run(["sbatch", "--parsable", "-o", os.devnull, "--wrap", wrapped], check=True)
 
 
-obey(submit)
+respond(submit)

@@ -5,7 +5,7 @@ import runpy
 import sys
 
 import submitit
-from obey import obey
+from respond import respond
 
 executor = submitit.LocalExecutor(folder=os.path.join(os.getcwd(), "submitit"))
 executor.update_parameters(timeout_min=5)
@@ -20,4 +20,4 @@ def submit(script, out):
     return executor.submit(run, script, out).result
 
 
-obey(submit)
+respond(submit)

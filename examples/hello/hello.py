@@ -1,4 +1,4 @@
-"""The smallest job: it prints, and leaves one file."""
+"""The smallest job: prints a line and writes one output file."""
 
 import os
 import platform
@@ -7,5 +7,5 @@ from pathlib import Path
 who = os.environ.get("WHO", "world")
 job = os.environ.get("RETARGET_JOB", "no job")
 print(f"hello {who}, from {job} on Python {platform.python_version()}")
-Path("outputs").mkdir(exist_ok=True)  # a job finds it there; this is for running it by hand
+Path("outputs").mkdir(exist_ok=True)  # exists in a job; needed when you run the script by hand
 Path("outputs/hello.txt").write_text(f"hello {who}\n")

@@ -1,4 +1,4 @@
-"""Trains a small classifier on the iris flowers, and leaves the model and its score."""
+"""Trains a small classifier on the iris dataset, and saves the model and its score."""
 # pyright: basic, reportMissingImports=false
 
 import argparse
@@ -12,7 +12,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from retarget import track  # it is there in every job
+from retarget import track  # available in every job
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--regularization", type=float, default=1.0)
@@ -27,10 +27,10 @@ print(f"training on {len(train_x)} flowers, regularization {args.regularization:
 model = make_pipeline(StandardScaler(), LogisticRegression(C=1 / args.regularization))
 model.fit(train_x, train_y)
 accuracy = float(accuracy_score(test_y, model.predict(test_x)))
-print(f"accuracy on {len(test_x)} others: {accuracy:.3f}")
+print(f"accuracy on {len(test_x)} test flowers: {accuracy:.3f}")
 track.param(regularization=args.regularization, seed=args.seed)
 track.log(accuracy=accuracy)
 
-outputs = Path("outputs")  # kept after the job
+outputs = Path("outputs")  # saved when the job ends
 outputs.mkdir(exist_ok=True)
 (outputs / "model.pkl").write_bytes(pickle.dumps(model))

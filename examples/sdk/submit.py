@@ -1,4 +1,4 @@
-"""Submits a job from Python, waits for it, and reads what it left."""
+"""Submits a job from Python, waits for it, and reads its outputs."""
 
 import tempfile
 from pathlib import Path
@@ -8,7 +8,7 @@ from retarget import JobState, Workspace
 EXAMPLES = Path(__file__).resolve().parent.parent
 
 workspace = Workspace()
-job = workspace.submit("hello.py", code=EXAMPLES / "hello", env={"WHO": "SDK"})
+job = workspace.submit("hello.py", code=EXAMPLES / "hello", variables={"WHO": "SDK"})
 print(f"submitted {job.name} to {job.target}")
 if job.wait(show_output=True) is not JobState.SUCCEEDED:
     raise SystemExit(f"{job.name}: {job.reason}")

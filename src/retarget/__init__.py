@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # `typing` itself takes 6 ms to import, and scripts import this for `track`
+TYPE_CHECKING = False  # importing `typing` takes 6 ms, and every script that uses `track` pays
 if TYPE_CHECKING:
     from typing import Any
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from retarget.core.states import JobState
     from retarget.sdk.environments import Environment
-    from retarget.sdk.jobs import Job
+    from retarget.sdk.job import Job
     from retarget.sdk.workspace import Workspace
 
 __version__ = "0.1.0"
@@ -47,7 +47,7 @@ __all__ = [
     "track",
 ]
 
-_ELSEWHERE = {
+_MODULES = {
     "Environment": "retarget.sdk.environments",
     "Job": "retarget.sdk.jobs",
     "JobState": "retarget.core.states",
@@ -56,14 +56,14 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    # `import retarget` stays cheap: the runner's helpers and `retarget --help` need none of this
+    # keeps `import retarget` fast: the runner and `retarget --help` need none of these names
     if name not in __all__:
         raise AttributeError(f"module 'retarget' has no attribute {name!r}")
     from importlib import import_module
 
     if name == "track":
         return import_module("retarget.track")
-    return getattr(import_module(_ELSEWHERE.get(name, "retarget.core.errors")), name)
+    return getattr(import_module(_MODULES.get(name, "retarget.core.errors")), name)
 
 
 def __dir__() -> list[str]:

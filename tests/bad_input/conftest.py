@@ -1,4 +1,4 @@
-"""One server for all bad input, the command in this very process, and a look at what is kept."""
+"""One server for all tests, the command in this process, and a comparison of stored data."""
 
 import io
 import sqlite3
@@ -18,33 +18,33 @@ from retarget.core.snapshots import is_digest
 from retarget.sdk.workspace import Workspace
 from tests.server.conftest import Answer, Api, serving_tests
 
-Cli = Callable[..., "Done"]
+Cli = Callable[..., "Result"]
 
-# Python remembers an encoding that it could not load once, as in a folder that has vanished, for
-# all the tests that come after; here it is loaded before.
+# Load this encoding now: a test deletes the current folder, and Python remembers for the whole
+# process that it could not load an encoding there.
 "retarget".encode("idna")
 
 
 @dataclass(frozen=True)
-class Done:
+class Result:
     code: int
     out: bytes
     err: str
 
-    def sentence(self) -> str:
-        """Return what was said about a refusal: one line, and no result."""
+    def error_line(self) -> str:
+        """Return the one line of a command that failed; stdout must be empty."""
         assert self.code in (1, 2), self
         assert self.out == b""
         assert "Traceback" not in self.err
-        assert "a fault of retarget" not in self.err
+        assert "a bug in retarget" not in self.err
         assert self.err.count("\n") == 1, self.err
-        assert all(each.isprintable() or each == "\n" for each in self.err), repr(self.err)
+        assert all(char.isprintable() or char == "\n" for char in self.err), repr(self.err)
         return self.err
 
 
 @pytest.fixture(scope="session")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """One server for all: what it refuses leaves nothing behind. It never makes a mistake."""
+    """One server for all tests: a refused request must change nothing and cause no error."""
     with serving_tests(tmp_path_factory.mktemp("home")) as api:
         yield api
 
@@ -59,7 +59,7 @@ def workspace(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Work
 
 @pytest.fixture
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a script, and the current one."""
+    """A folder with a script, which is the current folder."""
     folder = tmp_path / "code"
     folder.mkdir()
     (folder / "hello.py").write_text("print('hello')")
@@ -69,49 +69,49 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def retarget(workspace: Workspace) -> Cli:
-    """The command, without a new process for it: `retarget("job", "list")`."""
+    """Run the command without a new process: `retarget("job", "list")`."""
 
-    def run(*args: str | Path) -> Done:
+    def run(*args: str | Path) -> Result:
         out, err = io.BytesIO(), io.StringIO()
         with redirect_stdout(io.TextIOWrapper(out)), redirect_stderr(err):
-            with pytest.raises(SystemExit) as ended:
+            with pytest.raises(SystemExit) as exited:
                 main([str(arg) for arg in args])
             sys.stdout.flush()
-            return Done(int(ended.value.code or 0), out.getvalue(), err.getvalue())
+            return Result(int(exited.value.code or 0), out.getvalue(), err.getvalue())
 
     return run
 
 
 @contextmanager
 def unchanged(api: Api, *, code: bool = True) -> Generator[None]:
-    """See that the block leaves everything that the server keeps as it was.
+    """Check that the block changes nothing that the server stores.
 
-    A little `code` may be sent before a job is refused: it is there when the job is mended.
+    With `code=False` a little code may be sent before a job is refused: the corrected job uses it.
     """
-    before = kept(api)
+    before = stored(api)
     yield
-    after = kept(api)
+    after = stored(api)
     assert after == before | ({} if code else {"blobs": after["blobs"]})
 
 
-def kept(api: Api) -> dict[str, Any]:
-    """Return how many rows each table has, and every file that was sent."""
+def stored(api: Api) -> dict[str, Any]:
+    """Return the number of rows of each table, and all files that were sent."""
     with closing(sqlite3.connect(f"file:{api.home}/retarget.db?mode=ro", uri=True)) as store:
         tables = store.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         rows = {
             name: store.execute(f'SELECT count(*) FROM "{name}"').fetchone() for (name,) in tables
         }
-    # a part that broke off is removed as soon as the server notices
+    # partial uploads do not count: the server removes them a little later
     blobs = {path.name for path in (api.home / "blobs").rglob("*") if is_digest(path.name)}
     return rows | {"blobs": blobs, "uploads": {*(api.home / "uploads").rglob("*")}}
 
 
 def ask_raw(api: Api, method: str, path: str, body: bytes | None, **headers: str) -> Answer:
-    """Send exactly these bytes as JSON, or as what `headers` say."""
-    given = {"Authorization": f"Bearer {api.token}", "Content-Type": "application/json"}
-    request = Request(api.url + path, data=body, headers=given | headers, method=method)
+    """Send exactly these bytes, as JSON or with the type in `headers`."""
+    default_headers = {"Authorization": f"Bearer {api.token}", "Content-Type": "application/json"}
+    request = Request(api.url + path, data=body, headers=default_headers | headers, method=method)
     try:
-        with urlopen(request, timeout=30) as response:
+        with urlopen(request, timeout=200) as response:
             return Answer(response.status, response.read(), dict(response.headers))
     except HTTPError as error:
         with error:
@@ -119,11 +119,11 @@ def ask_raw(api: Api, method: str, path: str, body: bytes | None, **headers: str
 
 
 def refusal(answer: Answer, *statuses: int) -> str:
-    """Return the sentence of a refusal, which is short and of one line."""
+    """Return the message of a refusal, which must be short and on one line."""
     assert answer.status in (statuses or (422,)), answer.content[:500]
-    told = answer.json
-    assert told["error"] in ("Invalid", "NotFound", "Forbidden", "Unauthorized", "Conflict")
-    message = str(told["message"])
+    error = answer.json
+    assert error["error"] in ("Invalid", "NotFound", "Forbidden", "Unauthorized", "Conflict")
+    message = str(error["message"])
     assert message
     assert "\n" not in message
     assert len(answer.content) < 20_000

@@ -1,4 +1,4 @@
-"""Raw requests that no client of ours sends: one sentence each, and nothing changes."""
+"""Raw requests that our clients never send: one sentence each, and nothing changes."""
 
 import gzip
 import json
@@ -35,13 +35,13 @@ def nested(depth: int) -> bytes:
         (b'{"command": ["true"], "cpus": NaN}', "cpus: must be a finite number, not nan"),
         (b'{"command": ["true"], "cpus": -Infinity}', "cpus: must be a finite number"),
         (b'{"command": ["true"], "cpus": 1e999}', "cpus: must be a finite number"),
-        (b"{}", "command: is needed"),
+        (b"{}", "command: is required"),
         (gzip.compress(b'{"command": ["true"]}', mtime=0), "JSON"),
     ],
 )
-def test_a_body_that_is_no_request_is_refused(api: Api, body: bytes, sentence: str) -> None:
+def test_an_invalid_body_is_refused(api: Api, body: bytes, sentence: str) -> None:
     with unchanged(api):
-        for path in ("/api/jobs", "/api/jobs/plan"):  # a short way, and the usual one
+        for path in ("/api/jobs", "/api/jobs/plan"):  # the fast path and the usual route
             assert sentence in refusal(ask_raw(api, "POST", path, body), 400, 422)
 
 
@@ -51,7 +51,7 @@ WRONG: dict[str, list[Any]] = {
     "experiment": [3, None, "", "  ", "a\nb", "\x1b[31m", "x" * 501, "a\0b", "\ud800"],
     "target": [3, None, "", "mars", "a/b", "\x1b[31m", LONG],
     "snapshot": [3, "x", "../x", "A" * 64, "a" * 64, [], LONG],
-    "env": [
+    "variables": [
         3,
         "A=1",
         ["A"],
@@ -66,7 +66,22 @@ WRONG: dict[str, list[Any]] = {
         {f"V{number}": "x" * 60 for number in range(10_000)},
     ],
     "cpus": [0, -1, 10_000, HUGE, "2", "two", True, None, [], float("nan")],
-    "memory": [0, -1, "3x", "-1", "", True, [], {}, HUGE, "9" * 400, float("inf"), "900t"],
+    "memory": [
+        0,
+        -1,
+        1000,
+        "1k",
+        "3x",
+        "-1",
+        "",
+        True,
+        [],
+        {},
+        HUGE,
+        "9" * 400,
+        float("inf"),
+        "900t",
+    ],
     "gpus": [-1, 1.5, "1", True, None, 10**30, HUGE],
     "nodes": [0, -1, 1.5, "1", True, None, 2, 10**30],
     "processes_per_node": [0, -1, 1025, 1.5, "1", True, 10**30],
@@ -95,11 +110,9 @@ WRONG: dict[str, list[Any]] = {
     [pytest.param(field, value, id=f"{field[:20]}-{at}") for field, values in WRONG.items()
      for at, value in enumerate(values)],
 )  # fmt: skip
-def test_a_wrong_value_is_refused_by_the_name_of_its_field(
-    api: Api, field: str, value: Any
-) -> None:
-    asked = "environment" if field == "python" else field.partition(".")[0]
-    body = json.dumps({"command": ["true"], asked: value}).encode()
+def test_a_refusal_names_the_field_with_the_wrong_value(api: Api, field: str, value: Any) -> None:
+    key = "environment" if field == "python" else field.partition(".")[0]
+    body = json.dumps({"command": ["true"], key: value}).encode()
     with unchanged(api):
         for path in ("/api/jobs", "/api/jobs/plan"):
             answer = ask_raw(api, "POST", path, body)
@@ -112,7 +125,7 @@ NAMES = ["\0", " ", "..", "a\nb", "\x1b[31m", "x" * 5000, "ü", "\ufffd", "?", "
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("noun", ["jobs", "targets", "environments", "models", "experiments"])
-def test_a_name_that_nothing_has_is_not_found(api: Api, noun: str, name: str) -> None:
+def test_an_unknown_name_is_not_found(api: Api, noun: str, name: str) -> None:
     answer = api.ask("GET", f"/api/{noun}/{quote(name, safe='')}")
     assert refusal(answer, 404)
 
@@ -131,8 +144,8 @@ def test_a_name_that_nothing_has_is_not_found(api: Api, noun: str, name: str) ->
         ("GET", "/api/blobs/%2e%2e%2ftoken", 404, "this server has no GET"),
         ("GET", f"/api/blobs/{'A' * 64}", 422, "is not 64 hex digits"),
         ("GET", "/api/models/x/versions/" + "9" * 5000, 422, "must be an integer"),
-        ("POST", "/api/server/collect?keep=nan", 422, "keep: "),
-        ("POST", "/api/server/collect?keep=-1", 422, "keep: "),
+        ("POST", "/api/server/prune?keep=nan", 422, "keep: "),
+        ("POST", "/api/server/prune?keep=-1", 422, "keep: "),
     ],
 )
 def test_a_wrong_address_is_refused(
@@ -168,13 +181,15 @@ SYSTEM = {"kind": "system", "pip": ["numpy"]}
         ("POST", "models/m/versions", {"job": "x", "path": "y", "tags": {"a": 1}}, "tags.a"),
         ("POST", "jobs/x/rerun", {"name": "a/b"}, "name"),
         ("POST", "jobs/x/rerun", {"wish": 1}, "wish"),
+        ("POST", "jobs/x/rerun", {"cpus": 0}, "cpus"),
+        ("POST", "jobs/x/rerun", {"arguments": "--lr 2"}, "arguments"),
         ("POST", "blobs/missing", {"digests": [1]}, "digests.0"),
         ("POST", "blobs/missing", {"digests": ["../x"]}, "digest"),
         ("POST", "blobs/missing", {"digests": ["a" * 64] * 50_001}, "digests"),
         ("POST", "blobs/whole", {"snapshot": "x"}, "snapshot"),
     ],
 )
-def test_what_is_wrong_in_other_requests_is_named_too(
+def test_other_requests_name_the_wrong_field_too(
     api: Api, method: str, path: str, body: dict[str, Any], field: str
 ) -> None:
     with unchanged(api):
@@ -183,18 +198,18 @@ def test_what_is_wrong_in_other_requests_is_named_too(
         assert answer.json["field"] == field
 
 
-def test_a_body_that_is_too_large_is_refused_before_it_is_all_in_memory(api: Api) -> None:
+def test_a_too_large_body_is_refused_before_it_is_in_memory(api: Api) -> None:
     before = _memory(api)
     body = b'{"command": ["' + b"x" * 100_000_000 + b'"]}'
     for path in ("/api/jobs", "/api/jobs/plan", "/api/2.0/mlflow/runs/create"):
         answer = ask_raw(api, "POST", path, body)
         assert answer.status == 413
-        assert "at most 67,108,864 at once" in answer.json["message"]
+        assert "at most 67,108,864" in answer.json["message"]
     assert _memory(api) - before < 300_000
 
 
 @pytest.mark.parametrize("length", ["99999999999999999999", "-5", "x"])
-def test_a_length_that_cannot_be_is_refused(api: Api, length: str) -> None:
+def test_an_invalid_content_length_is_refused(api: Api, length: str) -> None:
     assert ask_raw(api, "POST", "/api/jobs", b"x", **{"Content-Length": length}).status == 400
 
 
@@ -206,15 +221,13 @@ def test_a_length_that_cannot_be_is_refused(api: Api, length: str) -> None:
         (bytes(32) + (2).to_bytes(8, "big") + b"hi", "has the digest"),
     ],
 )
-def test_blobs_that_are_not_what_they_say_are_not_kept(
-    api: Api, body: bytes, sentence: str
-) -> None:
+def test_blobs_with_a_wrong_digest_are_not_stored(api: Api, body: bytes, sentence: str) -> None:
     with unchanged(api):
         assert sentence in refusal(api.ask("POST", "/api/blobs", body))
         assert "has the digest" in refusal(api.ask("PUT", "/api/blobs/zzz", b"x"))
 
 
 def _memory(api: Api) -> int:
-    """Return the most KiB the server ever held."""
+    """Return the peak memory of the server in KiB."""
     lines = Path(f"/proc/{api.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))

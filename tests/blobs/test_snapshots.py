@@ -1,7 +1,7 @@
-"""Snapshots that are here as a whole, and collections that come in between."""
+"""Complete snapshots, and pruning at the same time."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pytest
@@ -22,90 +22,94 @@ def snapshots(tmp_path: Path, blobs: Blobs) -> Snapshots:
 
 
 def send(blobs: Blobs, *contents: bytes) -> tuple[str, list[str]]:
-    """Have a snapshot of these files sent, long ago; return its digest and theirs."""
+    """Store a snapshot of these files with old times. Return its digest and theirs."""
     files = [blobs.put(content) for content in contents]
     entries = [Entry(f"f{number}", 1, digest) for number, digest in enumerate(files)]
     digest = blobs.put(Manifest(tuple(entries)).encode())
-    for each in (digest, *files):
-        os.utime(blobs.path(each), (10, 10))
+    for stored in (digest, *files):
+        os.utime(blobs.path(stored), (10, 10))
     return digest, files
 
 
-def never() -> list[str]:
-    raise AssertionError("it was looked at file by file")
+def fail() -> dict[str, int]:
+    raise AssertionError("the files were checked one by one")
 
 
-def test_one_that_was_seen_whole_is_not_looked_at_again(snapshots: Snapshots, blobs: Blobs) -> None:
+def test_a_complete_snapshot_is_not_checked_again(snapshots: Snapshots, blobs: Blobs) -> None:
     digest, files = send(blobs, b"a", b"b")
-    assert not snapshots.is_whole(digest, now=20)
-    assert snapshots.missing(digest, lambda: files, now=20) == []
-    assert snapshots.is_whole(digest, now=30)
-    assert snapshots.missing(digest, never, now=30) == []
-    assert not snapshots.is_whole("../../etc/passwd", now=30)
+    assert not snapshots.is_complete(digest, now=20)
+    assert snapshots.missing(digest, lambda: dict.fromkeys(files, 1), now=20) == []
+    assert snapshots.is_complete(digest, now=30)
+    assert snapshots.missing(digest, fail, now=30) == []
+    assert not snapshots.is_complete("../../etc/passwd", now=30)
 
 
-def test_one_that_lacks_a_file_is_not_whole(snapshots: Snapshots, blobs: Blobs) -> None:
+def test_a_snapshot_without_one_file_is_not_complete(snapshots: Snapshots, blobs: Blobs) -> None:
     digest, files = send(blobs, b"a")
-    gone = "f" * 64
-    assert snapshots.missing(digest, lambda: [*files, gone], now=20) == [gone]
-    assert not snapshots.is_whole(digest, now=20)
+    absent = "f" * 64
+    assert snapshots.missing(digest, lambda: dict.fromkeys([*files, absent], 1), now=20) == [absent]
+    assert not snapshots.is_complete(digest, now=20)
 
 
-def test_a_collection_spares_what_was_asked_for(snapshots: Snapshots, blobs: Blobs) -> None:
+def test_prune_keeps_what_was_requested_recently(snapshots: Snapshots, blobs: Blobs) -> None:
     digest, files = send(blobs, b"a", b"b")
-    snapshots.missing(digest, lambda: files, now=20)
-    for each in (digest, *files):
-        os.utime(blobs.path(each), (10, 10))
-    assert snapshots.is_whole(digest, now=100)
-    assert snapshots.collect(set(), before=50) == (0, 0)
-    assert snapshots.is_whole(digest, now=100)
-    assert snapshots.collect(set(), before=200)[0] == 3
-    assert not snapshots.is_whole(digest, now=300)
+    snapshots.missing(digest, lambda: dict.fromkeys(files, 1), now=20)
+    for stored in (digest, *files):
+        os.utime(blobs.path(stored), (10, 10))
+    assert snapshots.is_complete(digest, now=100)
+    assert snapshots.prune(set(), before=50) == (0, 0)
+    assert snapshots.is_complete(digest, now=100)
+    assert snapshots.prune(set(), before=200)[0] == 3
+    assert not snapshots.is_complete(digest, now=300)
     assert blobs.missing([digest, *files], now=300) == [digest, *files]
 
 
-def test_what_a_job_needs_keeps_its_mark(snapshots: Snapshots, blobs: Blobs) -> None:
+def test_a_referenced_snapshot_keeps_its_mark(snapshots: Snapshots, blobs: Blobs) -> None:
     digest, files = send(blobs, b"a")
-    snapshots.missing(digest, lambda: files, now=20)
-    assert snapshots.collect({digest, *files}, before=500) == (0, 0)
-    assert snapshots.is_whole(digest, now=600)
+    snapshots.missing(digest, lambda: dict.fromkeys(files, 1), now=20)
+    assert snapshots.prune({digest, *files}, before=500) == (0, 0)
+    assert snapshots.is_complete(digest, now=600)
 
 
 class Racing(Blobs):
-    """Blobs with whom something else happens right after they were looked at, or collected."""
+    """Blobs that call a function right after they were checked or pruned."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.after_looking: Callable[[], object] = list
-        self.after_collecting: Callable[[], object] = list
+        self.after_checking: Callable[[], object] = list
+        self.after_pruning: Callable[[], object] = list
 
-    def missing(self, digests: Iterable[str], *, now: float) -> list[str]:
-        found = super().missing(digests, now=now)
-        self.after_looking()
-        return found
+    def missing(
+        self, digests: Iterable[str], *, now: float, sizes: Mapping[str, int] | None = None
+    ) -> list[str]:
+        missing = super().missing(digests, now=now, sizes=sizes)
+        self.after_checking()
+        return missing
 
-    def collect(self, wanted: set[str], *, before: float) -> tuple[int, int]:
-        collected = super().collect(wanted, before=before)
-        self.after_collecting()
-        return collected
+    def prune(self, referenced: set[str], *, before: float) -> tuple[int, int]:
+        pruned = super().prune(referenced, before=before)
+        self.after_pruning()
+        return pruned
 
 
-def test_no_mark_is_set_when_a_collection_came_in_between(tmp_path: Path) -> None:
-    """What was there when it was looked at may be gone when the mark is set."""
+def test_no_mark_is_set_if_a_prune_came_in_between(tmp_path: Path) -> None:
+    """A file that existed during the check may be gone when the mark is set."""
     blobs = Racing(tmp_path / "blobs")
     snapshots = Snapshots(tmp_path / "snapshots", blobs)
     digest, files = send(blobs, b"a", b"b")
-    blobs.after_looking = lambda: snapshots.collect(set(), before=1000)
-    assert snapshots.missing(digest, lambda: files, now=20) == []
-    assert not snapshots.is_whole(digest, now=20)
+    blobs.after_checking = lambda: snapshots.prune(set(), before=1000)
+    assert snapshots.missing(digest, lambda: dict.fromkeys(files, 1), now=20) == []
+    assert not snapshots.is_complete(digest, now=20)
 
 
-def test_no_mark_is_set_while_a_collection_is_under_way(tmp_path: Path) -> None:
+def test_no_mark_is_set_during_a_prune(tmp_path: Path) -> None:
     blobs = Racing(tmp_path / "blobs")
     snapshots = Snapshots(tmp_path / "snapshots", blobs)
     digest, files = send(blobs, b"a", b"b")
-    seen: list[list[str]] = []
-    blobs.after_collecting = lambda: seen.append(snapshots.missing(digest, lambda: files, now=20))
-    assert snapshots.collect(set(), before=5) == (0, 0)
-    assert seen == [[]]
-    assert not snapshots.is_whole(digest, now=20)
+    results: list[list[str]] = []
+    blobs.after_pruning = lambda: results.append(
+        snapshots.missing(digest, lambda: dict.fromkeys(files, 1), now=20)
+    )
+    assert snapshots.prune(set(), before=5) == (0, 0)
+    assert results == [[]]
+    assert not snapshots.is_complete(digest, now=20)

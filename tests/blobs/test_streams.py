@@ -1,4 +1,4 @@
-"""Logs by offset: sent again, overlapping, too early or cut off, the bytes are right."""
+"""Streams by offset: repeated, overlapping, early or cut writes keep the bytes correct."""
 
 import tempfile
 from collections.abc import Generator
@@ -24,41 +24,43 @@ def fresh() -> Generator[Streams]:
 
 
 @given(_CONTENTS, _PIECES)
-def test_what_is_there_is_always_a_beginning_of_what_was_sent(
+def test_a_stream_is_always_a_prefix_of_what_was_sent(
     content: bytes, pieces: list[tuple[int, int]]
 ) -> None:
     with fresh() as streams:
         size = 0
         for offset, length in pieces:
             piece = content[offset : offset + length]
-            told = streams.append(_KEY, "output", offset, piece)
+            reported = streams.append(_KEY, "output", offset, piece)
             fits = offset <= size < offset + len(piece)
             size = offset + len(piece) if fits else size
-            assert told == size == streams.size(_KEY, "output")
+            assert reported == size == streams.size(_KEY, "output")
             assert streams.read(_KEY, "output", 0, 1000) == content[:size]
 
 
 @given(_CONTENTS, _PIECES, st.integers(1, 30))
-def test_a_sender_that_goes_on_from_what_it_is_told_gets_all_of_it_there(
-    content: bytes, before: list[tuple[int, int]], most: int
+def test_a_sender_that_continues_at_the_reported_size_sends_everything(
+    content: bytes, before: list[tuple[int, int]], max_bytes: int
 ) -> None:
     with fresh() as streams:
-        for offset, length in before:  # by a runner that was killed, or a request sent twice
+        for offset, length in before:  # by a killed runner, or a request sent twice
             streams.append(_KEY, "output", offset, content[offset : offset + length])
         size = streams.append(_KEY, "output", 0, b"")
         while size < len(content):
-            later = streams.append(_KEY, "output", size, content[size : size + most])
+            later = streams.append(_KEY, "output", size, content[size : size + max_bytes])
             assert later > size
             size = later
         assert streams.read(_KEY, "output", 0, 1000) == content
 
 
 @given(_CONTENTS, st.integers(0, 2**60), st.integers(0, 100))
-def test_a_reader_gets_the_part_it_asks_for(content: bytes, offset: int, most: int) -> None:
+def test_a_reader_gets_the_part_it_asks_for(content: bytes, offset: int, max_bytes: int) -> None:
     with fresh() as streams:
         streams.append(_KEY, "output", 0, content)
-        assert streams.read(_KEY, "output", offset, most) == content[offset : offset + most]
-        assert streams.read(_KEY, "prepare", offset, most) == b""
+        assert (
+            streams.read(_KEY, "output", offset, max_bytes) == content[offset : offset + max_bytes]
+        )
+        assert streams.read(_KEY, "prepare", offset, max_bytes) == b""
 
 
 @given(st.text(max_size=300), st.sampled_from([_KEY, "..", "", "a/b", "é"]))
@@ -74,7 +76,7 @@ def test_a_name_is_a_file_of_its_attempt_or_refused(name: str, key: str) -> None
         assert streams.names(key) == [name]
 
 
-def test_bytes_that_differ_from_those_here_do_not_replace_them(tmp_path: Path) -> None:
+def test_stored_bytes_are_never_replaced(tmp_path: Path) -> None:
     streams = Streams(tmp_path)
     streams.append(_KEY, "output", 0, b"abc")
     assert streams.append(_KEY, "output", 0, b"XYZd") == 4
@@ -82,6 +84,23 @@ def test_bytes_that_differ_from_those_here_do_not_replace_them(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("key", ["..", "", "a/b", "a\0"])
-def test_a_key_that_is_none_is_refused(tmp_path: Path, key: str) -> None:
-    with pytest.raises(Invalid, match="is not the name of a stream"):
+def test_an_invalid_key_is_refused(tmp_path: Path, key: str) -> None:
+    with pytest.raises(Invalid, match="is not a stream name"):
         Streams(tmp_path).append(key, "output", 0, b"x")
+
+
+_TIMES = st.lists(st.tuples(st.integers(1, 90), st.floats(0, 2e9)), max_size=5)
+
+
+@given(_CONTENTS, st.lists(st.tuples(st.integers(0, 90), _TIMES), max_size=10))
+def test_sizes_have_times_in_order_each_once(
+    content: bytes, parts: list[tuple[int, list[tuple[int, float]]]]
+) -> None:
+    with fresh() as streams:
+        for offset, marks in parts:
+            streams.append(_KEY, "output", offset, content[offset : offset + 20], marks)
+        sizes = [size for size, _ in streams.marks(_KEY, "output")]
+        assert sizes == sorted(set(sizes))
+        assert streams.names(_KEY) in ([], ["output"])
+        streams.remove(_KEY)
+        assert not list(streams.root.iterdir())

@@ -1,4 +1,4 @@
-"""Packages whose build waits: what holds a job in `preparing` for as long as a test likes."""
+"""Packages whose build waits, to keep a job in `preparing` for as long as a test needs."""
 
 import io
 import itertools
@@ -33,8 +33,8 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 _numbers = itertools.count(1)
 
 
-class Slow:
-    """One version of a package that is not built before its gate is open."""
+class SlowPackage:
+    """One version of a package whose build waits until its gate is open."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -61,7 +61,7 @@ class Slow:
 
     @property
     def environment(self) -> dict[str, Any]:
-        """What a job asks for to get it."""
+        """The environment of a job that needs the package."""
         lines = ["--no-index", f"--find-links {self._folder}", f"slow=={self.version}"]
         return {"kind": "system", "pip": lines}
 

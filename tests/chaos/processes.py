@@ -1,4 +1,4 @@
-"""Processes as /proc shows them, and killing exactly the one that was meant."""
+"""Reads processes from /proc, and kills exactly those, never a later one with the same pid."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from pathlib import Path
 @dataclass(frozen=True)
 class Process:
     pid: int
-    inner: int  # what it is called in its own namespace
+    inner: int  # its pid in its own namespace
     parent: int
     state: str
     started: str
@@ -24,13 +24,13 @@ class Process:
         return self.state not in "ZX"
 
     @property
-    def told(self) -> tuple[str, ...]:
-        """What it was told as a part of Retarget on a machine: `run FOLDER`, `agent`, `nursery`."""
+    def arguments(self) -> tuple[str, ...]:
+        """Its arguments as a part of Retarget: `run FOLDER`, `agent` or `forkserver`."""
         parts = [n for n, word in enumerate(self.command) if word.endswith(".pyz")]
         return self.command[parts[0] + 1 :] if parts else ()
 
     def names(self, path: Path) -> bool:
-        """Tell whether it has to do with this folder."""
+        """Return whether its command, variables or current folder mention this path."""
         words = (*self.command, *self.environ.values(), self.folder)
         return any(str(path) in word for word in words)
 
@@ -39,12 +39,12 @@ class Process:
 
 
 def processes() -> list[Process]:
-    """List every process that can be looked into, zombies too."""
+    """List every process that can be inspected, including zombies."""
     pids = (int(entry) for entry in os.listdir("/proc") if entry.isdigit())
-    return [found for pid in pids if (found := look(pid)) is not None]
+    return [process for pid in pids if (process := read_process(pid)) is not None]
 
 
-def look(pid: int) -> Process | None:
+def read_process(pid: int) -> Process | None:
     folder = Path(f"/proc/{pid}")
     try:
         stat = (folder / "stat").read_text()
@@ -53,7 +53,7 @@ def look(pid: int) -> Process | None:
         environ = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
         status = (folder / "status").read_text(errors="replace")
     except OSError:
-        return None  # it has just ended, or is somebody else's
+        return None  # it has just ended, or belongs to another user
     where = ""
     with suppress(OSError):
         where = os.readlink(folder / "cwd")
@@ -71,21 +71,21 @@ def look(pid: int) -> Process | None:
 
 
 def kill_together(victims: Iterable[Process]) -> list[Process]:
-    """Kill -9 these, none of them seeing another's end. Return those that were still alive."""
+    """Kill all with SIGKILL, before any can react. Return those that were still alive."""
     held: list[tuple[Process, int]] = []
     for victim in victims:
         with suppress(ProcessLookupError):
             held.append((victim, os.pidfd_open(victim.pid)))
-    meant = [(victim, handle) for victim, handle in held if _is_still(victim)]
+    alive = [(victim, handle) for victim, handle in held if _is_still(victim)]
     for number in (signal.SIGSTOP, signal.SIGKILL):
-        for _, handle in meant:
+        for _, handle in alive:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(handle, number)
     for _, handle in held:
         os.close(handle)
-    return [victim for victim, _ in meant]
+    return [victim for victim, _ in alive]
 
 
 def _is_still(victim: Process) -> bool:
-    now = look(victim.pid)
+    now = read_process(victim.pid)
     return now is not None and now.is_alive and now.started == victim.started

@@ -1,4 +1,4 @@
-"""Hosts with SSH: the way to them, their agents and all that is on them, broken at every stage."""
+"""Breaks the links to SSH hosts, their agents and all their processes, at every stage of a job."""
 
 import os
 import signal
@@ -7,61 +7,61 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.chaos.arena import Submitted, eventually
-from tests.chaos.places import OnHosts
+from tests.chaos.chaos_server import Submitted, eventually
+from tests.chaos.invariants import LOST, REBOOTED, check
 from tests.chaos.processes import kill_together
-from tests.chaos.truth import LOST, check
+from tests.chaos.remote_targets import OnHosts
 
 pytestmark = pytest.mark.chaos
 Break = Callable[[OnHosts, Submitted], None]
-_AWAY = 2.0  # seconds
+_LINK_DOWN_SECONDS = 2.0
 
 
-def _link(arena: OnHosts, job: Submitted) -> None:
-    arena.host.link_down()
-    time.sleep(_AWAY)
-    arena.host.link_up()
+def _link(chaos_server: OnHosts, job: Submitted) -> None:
+    chaos_server.host.link_down()
+    time.sleep(_LINK_DOWN_SECONDS)
+    chaos_server.host.link_up()
 
 
-def _sshd(arena: OnHosts, job: Submitted) -> None:
-    arena.host.kill_sshd()
-    arena.host.start_sshd()
+def _sshd(chaos_server: OnHosts, job: Submitted) -> None:
+    chaos_server.host.kill_sshd()
+    chaos_server.host.start_sshd()
 
 
-def _everything(arena: OnHosts, job: Submitted) -> None:
-    arena.kill_everything(arena.host, job)
+def _everything(chaos_server: OnHosts, job: Submitted) -> None:
+    chaos_server.kill_everything(chaos_server.host, job)
 
 
-def _reboot(arena: OnHosts, job: Submitted) -> None:
-    arena.kill_everything(arena.host, job, reboot=True)
+def _reboot(chaos_server: OnHosts, job: Submitted) -> None:
+    chaos_server.kill_everything(chaos_server.host, job, reboot=True)
 
 
-def _agent(arena: OnHosts, job: Submitted) -> None:
-    kill_together(arena.agents())
+def _agent(chaos_server: OnHosts, job: Submitted) -> None:
+    kill_together(chaos_server.agents())
 
 
-def _server(arena: OnHosts, job: Submitted) -> None:
-    arena.kill_server()
-    arena.start()
+def _server(chaos_server: OnHosts, job: Submitted) -> None:
+    chaos_server.kill_server()
+    chaos_server.start()
 
 
-def _server_without_link(arena: OnHosts, job: Submitted) -> None:
-    arena.host.link_down()
-    arena.kill_server()
-    arena.start()
-    arena.host.link_up()
+def _server_without_link(chaos_server: OnHosts, job: Submitted) -> None:
+    chaos_server.host.link_down()
+    chaos_server.kill_server()
+    chaos_server.start()
+    chaos_server.host.link_up()
 
 
-def _server_and_agent(arena: OnHosts, job: Submitted) -> None:
-    arena.kill_server()
-    kill_together(arena.agents())
-    arena.start()
+def _server_and_agent(chaos_server: OnHosts, job: Submitted) -> None:
+    chaos_server.kill_server()
+    kill_together(chaos_server.agents())
+    chaos_server.start()
 
 
-def _server_and_host(arena: OnHosts, job: Submitted) -> None:
-    arena.kill_server()
-    _reboot(arena, job)
-    arena.start()
+def _server_and_host(chaos_server: OnHosts, job: Submitted) -> None:
+    chaos_server.kill_server()
+    _reboot(chaos_server, job)
+    chaos_server.start()
 
 
 BREAKS: dict[str, Break] = {
@@ -75,18 +75,19 @@ BREAKS: dict[str, Break] = {
     "server and agent": _server_and_agent,
     "server and host": _server_and_host,
 }
-FATAL = ("everything", "reboot", "server and host")  # to a script that runs
+REBOOTS = ("reboot", "server and host")
+FATAL = ("everything", *REBOOTS)  # they end a running script
 
 
 def breaks(*names: str) -> pytest.MarkDecorator:
-    """Break each of these. All others come up in the random rounds."""
+    """Break each of these parts. The random rounds cover all others."""
     return pytest.mark.parametrize("broken", names or BREAKS)
 
 
 @breaks("link", "sshd", "reboot", "agent", "server")
 def test_launching(on_hosts: OnHosts, broken: str) -> None:
-    """The host has been told of it, and has not answered."""
-    stopped = eventually(on_hosts.agents, "an agent is there")
+    """After the launch was sent to the host, before it has answered."""
+    stopped = eventually(on_hosts.agents, "an agent runs")
     for agent in stopped:
         os.kill(agent.pid, signal.SIGSTOP)
     job = on_hosts.submit("quick")
@@ -100,11 +101,11 @@ def test_launching(on_hosts: OnHosts, broken: str) -> None:
 
 @breaks("link", "everything", "reboot", "server")
 def test_preparing(on_hosts: OnHosts, broken: str) -> None:
-    """Its code is on the way."""
+    """While its code is downloaded."""
     job = on_hosts.submit("quick", bulk=os.urandom(32 << 20))
     blobs = on_hosts.host.home / ".retarget-host/blobs"
-    eventually(lambda: list(blobs.glob("*.part")), "a blob is on the way")
-    on_hosts.pause_server()  # so that it stays there
+    eventually(lambda: list(blobs.glob("*.part")), "a blob is being downloaded")
+    on_hosts.pause_server()  # so that the download does not end
     BREAKS[broken](on_hosts, job)
     on_hosts.continue_server()
     _ends(on_hosts, job, "succeeded")
@@ -117,10 +118,10 @@ def test_running(on_hosts: OnHosts, broken: str) -> None:
     on_hosts.wait_for(job, "running")
     BREAKS[broken](on_hosts, job)
     if broken in FATAL:
-        _ends(on_hosts, job, "failed", LOST, None)
+        _ends(on_hosts, job, "failed", REBOOTED if broken in REBOOTS else LOST, None)
     else:
         before = len(on_hosts.log(job, 1))
-        eventually(lambda: len(on_hosts.log(job, 1)) > before, "its log goes on")
+        eventually(lambda: len(on_hosts.log(job, 1)) > before, "its log grows")
         on_hosts.open_gate(job)
         _ends(on_hosts, job, "succeeded")
     on_hosts.settle()
@@ -128,7 +129,7 @@ def test_running(on_hosts: OnHosts, broken: str) -> None:
 
 @breaks("link", "sshd", "reboot", "server while the link is down")
 def test_finalizing(on_hosts: OnHosts, broken: str) -> None:
-    """The script has ended while the link was down, and what it left is not reported yet."""
+    """After the script has ended while the link was down, before its results are reported."""
     job = on_hosts.submit("late")
     on_hosts.wait_for(job, "running")
     on_hosts.host.link_down()
@@ -142,7 +143,7 @@ def test_finalizing(on_hosts: OnHosts, broken: str) -> None:
 
 @breaks("link", "everything", "agent", "server")
 def test_canceling(on_hosts: OnHosts, broken: str) -> None:
-    """It was ordered to stop, and does not hear of it yet."""
+    """After a stop was requested, before it reaches the host."""
     job = on_hosts.submit("hold")
     on_hosts.wait_for(job, "running")
     on_hosts.host.link_down()
@@ -153,13 +154,13 @@ def test_canceling(on_hosts: OnHosts, broken: str) -> None:
     on_hosts.settle()
 
 
-def test_a_link_that_is_given_up_and_found_again(on_hosts: OnHosts) -> None:
-    """The agent of before still has the door, and does not know that its link is dead."""
+def test_a_link_that_is_declared_dead_recovers(on_hosts: OnHosts) -> None:
+    """The previous agent still holds the relay port and does not know that its link is dead."""
     job = on_hosts.submit("late")
     on_hosts.wait_for(job, "running")
     on_hosts.host.link_down()
-    told = "its work goes on there unseen"
-    eventually(lambda: told in on_hosts.show(job)["reason"], "the link is given up")
+    reason = "the job continues there"
+    eventually(lambda: reason in on_hosts.show(job)["reason"], "the link is declared dead")
     assert on_hosts.agents()
     on_hosts.host.link_up()
     on_hosts.open_gate(job)
@@ -168,9 +169,9 @@ def test_a_link_that_is_given_up_and_found_again(on_hosts: OnHosts) -> None:
 
 
 def _ends(
-    arena: OnHosts, job: Submitted, state: str, reason: str = "", code: int | None = 0
+    chaos_server: OnHosts, job: Submitted, state: str, reason: str = "", code: int | None = 0
 ) -> None:
-    view = arena.wait(job)
-    check(arena, job)
+    view = chaos_server.wait(job)
+    check(chaos_server, job)
     assert (view["state"], view["exit_code"]) == (state, code), view["reason"]
     assert reason in view["reason"]

@@ -1,4 +1,4 @@
-"""Kills at random moments: `make chaos N=200`. A seed tells all of a round's choices."""
+"""Kills at random moments: `make chaos N=200`. The seed determines all choices of a round."""
 
 import random
 import time
@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.arena import Arena, Part, Submitted
-from tests.chaos.places import OnHosts
+from tests.chaos.chaos_server import ChaosServer, Part, Submitted
+from tests.chaos.invariants import check
+from tests.chaos.remote_targets import OnHosts
 from tests.chaos.test_hosts import BREAKS
-from tests.chaos.truth import check
 
 pytestmark = pytest.mark.chaos
 
@@ -23,8 +23,8 @@ JOBS: list[tuple[str, dict[str, Any]]] = [
     ("binary", {}),
     ("quick", {"processes_per_node": 3}),
     ("bar", {"processes_per_node": 2, "retries": 1}),
-    ("family", {}),
-    ("family", {"retries": 1}),
+    ("children", {}),
+    ("children", {"retries": 1}),
     ("outputs", {}),
     ("outputs", {"retries": 1}),
     ("flaky", {"retries": 2}),
@@ -42,52 +42,52 @@ PARTS: list[tuple[Part, ...]] = [
 ]
 
 
-PLACES = ["arena"] * 5 + ["on_hosts"] * 2 + ["on_docker"]
+SERVERS = ["chaos_server"] * 5 + ["on_hosts"] * 2 + ["on_docker"]
 
 
 def test_a_round(seed: int, request: pytest.FixtureRequest) -> None:
     chance = random.Random(seed)
-    arena: Arena = request.getfixturevalue(chance.choice(PLACES))
-    count = 1 if isinstance(arena, OnHosts) else chance.choice([1, 1, 1, 2, 3])
-    jobs = [_submit(arena, chance) for _ in range(count)]
+    chaos_server: ChaosServer = request.getfixturevalue(chance.choice(SERVERS))
+    count = 1 if isinstance(chaos_server, OnHosts) else chance.choice([1, 1, 1, 2, 3])
+    jobs = [_submit(chaos_server, chance) for _ in range(count)]
     for _ in range(chance.choice([1, 1, 2])):
         job = chance.choice(jobs)
-        _await_moment(arena, chance, job)
-        _disturb(arena, chance, job)
+        _await_moment(chaos_server, chance, job)
+        _disturb(chaos_server, chance, job)
     for job in jobs:
-        arena.wait(job)
+        chaos_server.wait(job)
     for job in jobs:
-        check(arena, job)
-    arena.settle()
+        check(chaos_server, job)
+    chaos_server.settle()
 
 
-def _submit(arena: Arena, chance: random.Random) -> Submitted:
+def _submit(chaos_server: ChaosServer, chance: random.Random) -> Submitted:
     kind, options = chance.choice(JOBS)
-    return arena.submit(kind, files=chance.choice([0, 0, 0, 3000]), **options)
+    return chaos_server.submit(kind, files=chance.choice([0, 0, 0, 3000]), **options)
 
 
-def _await_moment(arena: Arena, chance: random.Random, job: Submitted) -> None:
-    """Let some time pass: any, or a little more than up to a step of the job's runner."""
+def _await_moment(chaos_server: ChaosServer, chance: random.Random, job: Submitted) -> None:
+    """Wait for a random time, or until a step of the job's runner and a little longer."""
     step = chance.choice(["", "preparing", "starting", "started", "clearing", "exited", "finished"])
     pause = chance.expovariate(1 / (0.01 if step else chance.choice([0.05, 0.3])))
     deadline = time.monotonic() + 2
-    while step and not arena.has_event(job, step) and time.monotonic() < deadline:
-        if arena.show(job)["ended"]:
+    while step and not chaos_server.has_event(job, step) and time.monotonic() < deadline:
+        if chaos_server.show(job)["ended_at"]:
             break
         time.sleep(0.002)
     time.sleep(pause)
 
 
-def _disturb(arena: Arena, chance: random.Random, job: Submitted) -> None:
+def _disturb(chaos_server: ChaosServer, chance: random.Random, job: Submitted) -> None:
     parts = chance.choice(PARTS)
-    away = chance.choice([0.0, 0.0, chance.random() * 2])
+    down_seconds = chance.choice([0.0, 0.0, chance.random() * 2])
     if chance.random() < 0.2:
-        arena.cancel(job)
+        chaos_server.cancel(job)
         time.sleep(chance.random() * 0.3)
-    if isinstance(arena, OnHosts) and chance.random() < 0.7:
-        chance.choice(list(BREAKS.values()))(arena, job)
+    if isinstance(chaos_server, OnHosts) and chance.random() < 0.7:
+        chance.choice(list(BREAKS.values()))(chaos_server, job)
         return
-    arena.kill(parts, job)
+    chaos_server.kill(parts, job)
     if "server" in parts:
-        time.sleep(away)
-        arena.start()
+        time.sleep(down_seconds)
+        chaos_server.start()

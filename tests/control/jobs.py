@@ -1,14 +1,14 @@
-"""Jobs as the rules of control see them."""
+"""Jobs, attempts and inventories for the tests of control."""
 
 from typing import Any
 
 from retarget.core.jobs import Attempt, Job, JobSpec
 from retarget.core.states import JobState
-from retarget.core.targets import Facts, Gpu, Node, Share
+from retarget.core.targets import Allocation, Gpu, Inventory, Node
 
 
-def job(name: str, *, state: JobState = JobState.QUEUED, attempt: int = 0, **asked: Any) -> Job:
-    spec = JobSpec.model_validate({"command": ("true",), "name": name, **asked})
+def job(name: str, *, state: JobState = JobState.QUEUED, attempt: int = 0, **fields: Any) -> Job:
+    spec = JobSpec.model_validate({"command": ("true",), "name": name, **fields})
     return Job(
         id=name,
         name=name,
@@ -17,20 +17,26 @@ def job(name: str, *, state: JobState = JobState.QUEUED, attempt: int = 0, **ask
         version=0,
         spec=spec,
         attempt=attempt,
-        created=0,
-        changed=0,
+        created_at=0,
+        changed_at=0,
     )
 
 
-def running(name: str, *shares: Share, **asked: Any) -> tuple[Job, Attempt]:
-    live = job(name, state=JobState.RUNNING, attempt=1, **asked)
-    given = shares or (Share(node="n0"),)
-    return live, Attempt(key=name, job_id=name, number=1, target="local", shares=given)
+def running(name: str, *allocations: Allocation, **fields: Any) -> tuple[Job, Attempt]:
+    live = job(name, state=JobState.RUNNING, attempt=1, **fields)
+    attempt = Attempt(
+        key=name,
+        job_id=name,
+        number=1,
+        target="local",
+        allocations=allocations or (Allocation(node="n0"),),
+    )
+    return live, attempt
 
 
-def machine(*, cpus: float = 2, memory: int = 2**30, gpus: int = 0, nodes: int = 1) -> Facts:
+def inventory(*, cpus: float = 2, memory: int = 2**30, gpus: int = 0, nodes: int = 1) -> Inventory:
     cards = tuple(Gpu(id=str(number)) for number in range(gpus))
-    return Facts(
+    return Inventory(
         nodes=tuple(
             Node(name=f"n{number}", cpus=cpus, memory=memory, gpus=cards) for number in range(nodes)
         )

@@ -1,4 +1,4 @@
-"""MLflow's filters and orders: what is understood, what is refused, and that nothing else comes."""
+"""MLflow's filters and orders: each is parsed or refused, and nothing else happens."""
 
 import pytest
 from hypothesis import given
@@ -60,15 +60,13 @@ ALL = (RUNS, EXPERIMENTS, MODELS, VERSIONS, LOGGED_MODELS)
         ("dataset.context IN ('a')", (D, "context", "IN", ("a",))),
     ],
 )
-def test_a_clause_about_runs_is_understood(
-    text: str, clause: tuple[Kind, str, str, object]
-) -> None:
+def test_a_clause_about_runs_is_parsed(text: str, clause: tuple[Kind, str, str, object]) -> None:
     (parsed,) = parse_filter(text, RUNS)
     assert parsed == clause
     assert type(parsed.value) is type(clause[3])
 
 
-def test_clauses_are_joined_by_and_which_may_be_left_out() -> None:
+def test_clauses_are_joined_by_an_optional_and() -> None:
     first, second = Clause(M, "a", ">", 1.0), Clause(P, "b", "=", "x")
     for text in (
         "metrics.a > 1 AND params.b = 'x'",
@@ -120,10 +118,10 @@ def test_clauses_are_joined_by_and_which_may_be_left_out() -> None:
         ("params.a = '" + "x" * 100_000, "at most 100000"),
     ],
 )
-def test_a_filter_that_says_nothing_is_refused(text: str, message: str) -> None:
-    with pytest.raises(Invalid) as refused:
+def test_a_malformed_filter_is_refused(text: str, message: str) -> None:
+    with pytest.raises(Invalid) as error:
         parse_filter(text, RUNS)
-    assert message in str(refused.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +143,7 @@ def test_a_filter_that_says_nothing_is_refused(text: str, message: str) -> None:
         (LOGGED_MODELS, "model_type IN ('a', 'b')", ("a", "b")),
     ],
 )
-def test_other_nouns_have_grammars_of_their_own(grammar: Grammar, text: str, value: object) -> None:
+def test_each_search_has_its_own_grammar(grammar: Grammar, text: str, value: object) -> None:
     (clause,) = parse_filter(text, grammar)
     assert clause.value == value
 
@@ -169,7 +167,7 @@ def test_other_nouns_have_grammars_of_their_own(grammar: Grammar, text: str, val
         (LOGGED_MODELS, "nothing = 'x'"),
     ],
 )
-def test_what_another_noun_has_is_refused(grammar: Grammar, text: str) -> None:
+def test_what_a_search_does_not_support_is_refused(grammar: Grammar, text: str) -> None:
     with pytest.raises(Invalid):
         parse_filter(text, grammar)
 
@@ -187,7 +185,7 @@ def test_what_another_noun_has_is_refused(grammar: Grammar, text: str) -> None:
         ("attributes.status", (A, "status", True)),
     ],
 )
-def test_an_order_is_understood(text: str, order: tuple[Kind, str, bool]) -> None:
+def test_an_order_is_parsed(text: str, order: tuple[Kind, str, bool]) -> None:
     assert parse_orders([text], RUNS) == (Order(*order),)
 
 
@@ -206,12 +204,12 @@ def test_an_order_is_understood(text: str, order: tuple[Kind, str, bool]) -> Non
         "dataset.name",
     ],
 )
-def test_an_order_that_says_nothing_is_refused(text: str) -> None:
+def test_a_malformed_order_is_refused(text: str) -> None:
     with pytest.raises(Invalid):
         parse_orders([text], RUNS)
 
 
-def test_nothing_is_ordered_by_twice() -> None:
+def test_a_repeated_order_is_refused() -> None:
     with pytest.raises(Invalid, match="duplicate"):
         parse_orders(["start_time", "Created DESC"], RUNS)
     assert len(parse_orders(["metrics.a", "params.a"], RUNS)) == 2
@@ -224,7 +222,7 @@ def test_an_experiment_id_is_a_number() -> None:
             experiment_id(text)
 
 
-def test_a_page_token_tells_where_the_page_begins() -> None:
+def test_a_page_token_holds_the_offset_of_the_page() -> None:
     assert read_offset("") == 0
     assert read_offset(write_token({"offset": 12})) == 12
     for content in ({}, {"offset": 0}, {"offset": -1}, {"offset": "x"}, {"offset": 1 << 63}):
@@ -232,15 +230,17 @@ def test_a_page_token_tells_where_the_page_begins() -> None:
             read_offset(write_token(content))
 
 
-_WORDS = "metrics params tags attributes run_id start_time name a é LIKE IN NOT IS NULL AND OR desc"
+_TOKENS = (
+    "metrics params tags attributes run_id start_time name a é LIKE IN NOT IS NULL AND OR desc"
+)
 _SIGNS = [".", " ", "\n", "'", '"', "`", "\\", "''", "(", ")", ",", "=", "!=", ">", ";", "--", "$"]
 _ODD = ["1", "-", "1e9", "\0", "\ud800"]
-_PIECES = st.sampled_from([*_WORDS.split(), *_SIGNS, *_ODD])
+_PIECES = st.sampled_from([*_TOKENS.split(), *_SIGNS, *_ODD])
 _TEXTS = st.lists(_PIECES, max_size=30).map("".join) | st.text(max_size=30)
 
 
 @given(_TEXTS, st.sampled_from(ALL))
-def test_any_filter_is_understood_or_refused(text: str, grammar: Grammar) -> None:
+def test_any_filter_is_parsed_or_refused(text: str, grammar: Grammar) -> None:
     try:
         clauses = parse_filter(text, grammar)
     except Invalid:
@@ -249,7 +249,7 @@ def test_any_filter_is_understood_or_refused(text: str, grammar: Grammar) -> Non
 
 
 @given(_TEXTS, st.sampled_from(ALL))
-def test_any_order_is_understood_or_refused(text: str, grammar: Grammar) -> None:
+def test_any_order_is_parsed_or_refused(text: str, grammar: Grammar) -> None:
     try:
         orders = parse_orders([text], grammar)
     except Invalid:
@@ -261,7 +261,7 @@ def test_any_order_is_understood_or_refused(text: str, grammar: Grammar) -> None
     st.text(max_size=30)
     | st.recursive(st.none() | st.floats(), st.lists).map(lambda x: write_token({"offset": x}))
 )
-def test_any_page_token_is_understood_or_refused(token: str) -> None:
+def test_any_page_token_is_parsed_or_refused(token: str) -> None:
     try:
         offset = read_offset(token)
     except Invalid:
@@ -269,7 +269,7 @@ def test_any_page_token_is_understood_or_refused(token: str) -> None:
     assert 0 <= offset < 1 << 63
 
 
-def test_quotes_upon_quotes_are_read_in_no_time() -> None:
+def test_many_quotes_are_parsed_in_linear_time() -> None:
     for text in ("(" + "'" * 50_000, "x = " + "\\'" * 40_000, '("' * 30_000, "`" * 99_999):
         with pytest.raises(Invalid):
             parse_filter(text, RUNS)

@@ -1,4 +1,4 @@
-"""Manifests: one byte string for one content, and nothing hostile gets in."""
+"""Manifests: canonical bytes, and no hostile entry is accepted."""
 
 import json
 import os
@@ -39,11 +39,11 @@ _MANIFESTS = st.lists(st.one_of(_FILES, _LINKS), max_size=8).map(without_collisi
 
 
 @given(_MANIFESTS)
-def test_a_manifest_is_read_back_as_it_was_written(manifest: Manifest) -> None:
-    read = decode(manifest.encode())
-    assert set(read.entries) == set(manifest.entries)
-    assert (read.digest, read.size) == (manifest.digest, manifest.size)
-    assert read.digests() == manifest.digests()
+def test_a_manifest_is_decoded_to_the_same_manifest(manifest: Manifest) -> None:
+    decoded = decode(manifest.encode())
+    assert set(decoded.entries) == set(manifest.entries)
+    assert (decoded.digest, decoded.size) == (manifest.digest, manifest.size)
+    assert decoded.digests() == manifest.digests()
 
 
 @given(_MANIFESTS, st.randoms())
@@ -64,8 +64,8 @@ def encoded(*rows: object) -> bytes:
     return json.dumps({"version": 1, "entries": rows}).encode()
 
 
-def file(path: str, **more: object) -> dict[str, object]:
-    return {"path": path, "size": 1, "digest": _DIGEST, **more}
+def file(path: str, **fields: object) -> dict[str, object]:
+    return {"path": path, "size": 1, "digest": _DIGEST, **fields}
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def test_a_link_that_leaves_the_folder_is_refused(path: str, link: str) -> None:
         [{"path": "a", "link": "b"}, file("a/c")],  # written through the link
     ],
 )
-def test_entries_that_would_write_over_each_other_are_refused(rows: list[object]) -> None:
-    with pytest.raises(Invalid, match=r"is there twice|is a file and a folder"):
+def test_entries_that_would_overwrite_each_other_are_refused(rows: list[object]) -> None:
+    with pytest.raises(Invalid, match=r"appears twice|is both a file and a folder"):
         decode(encoded(*rows))
 
 
@@ -135,7 +135,7 @@ def test_a_malformed_entry_is_refused(row: object) -> None:
 
 
 @pytest.mark.parametrize("path", ["\ud800", "a/\udcff"])
-def test_a_name_that_no_disk_can_take_is_refused(path: str) -> None:
+def test_a_name_that_no_file_system_accepts_is_refused(path: str) -> None:
     with pytest.raises(Invalid, match=r"^snapshot: "):
         decode(encoded(file(path)))
     with pytest.raises(Invalid, match=r"^snapshot: "):
@@ -163,7 +163,7 @@ _JSON = st.recursive(
 
 
 @given(st.one_of(st.binary(max_size=40), _JSON.map(lambda value: json.dumps(value).encode())))
-def test_anything_else_is_refused_and_never_crashes(content: bytes) -> None:
+def test_any_other_content_is_refused_without_a_crash(content: bytes) -> None:
     try:
         decode(content)
     except Invalid as error:
@@ -173,7 +173,7 @@ def test_anything_else_is_refused_and_never_crashes(content: bytes) -> None:
 @pytest.mark.parametrize(
     "content", [b"[" * 100_000, b"\xff", b"{}", b"null", b'{"entries":{"a":1}}']
 )
-def test_what_is_no_manifest_is_refused(content: bytes) -> None:
+def test_a_malformed_manifest_is_refused(content: bytes) -> None:
     with pytest.raises(Invalid, match=r"^snapshot: "):
         decode(content)
 
@@ -184,7 +184,9 @@ def test_what_is_no_manifest_is_refused(content: bytes) -> None:
     ),
     st.lists(st.sampled_from(["a", "..", ".", ""]), min_size=1, max_size=6).map("/".join),
 )
-def test_a_link_stays_inside_exactly_if_no_step_of_it_leaves(path: list[str], link: str) -> None:
+def test_a_link_stays_inside_exactly_if_none_of_its_steps_leaves(
+    path: list[str], link: str
+) -> None:
     at, inside = ["/", "root", *path[:-1]], not link.startswith("/")
     for step in link.split("/"):
         at = os.path.normpath(os.path.join(*at, step)).split("/")
@@ -193,7 +195,7 @@ def test_a_link_stays_inside_exactly_if_no_step_of_it_leaves(path: list[str], li
     assert stays_inside("/".join(path), link) == inside
 
 
-def test_a_digest_is_64_small_hex_digits() -> None:
+def test_a_digest_is_64_lower_case_hex_digits() -> None:
     assert is_digest(_DIGEST)
     assert not is_digest(_DIGEST[:-1])
     assert not is_digest(_DIGEST + "\n")

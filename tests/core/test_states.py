@@ -6,7 +6,7 @@ from retarget.core.states import FINAL, LIVE, TRANSITIONS, Event, JobState, adva
 
 
 @given(st.lists(st.sampled_from(Event)))
-def test_a_final_job_never_moves(events: list[Event]) -> None:
+def test_a_final_job_never_changes_its_state(events: list[Event]) -> None:
     state = JobState.QUEUED
     for event in events:
         was_final = state.is_final
@@ -27,16 +27,16 @@ def test_every_state_is_waiting_live_or_final() -> None:
     assert not LIVE & FINAL
 
 
-def test_whatever_is_not_final_can_be_canceled_or_is_being() -> None:
+def test_every_job_that_has_not_ended_can_be_canceled() -> None:
     for state in set(JobState) - FINAL - {JobState.CANCELING}:
         assert advance(state, Event.CANCEL_REQUESTED) in (JobState.CANCELING, JobState.CANCELED)
 
 
 def _reachable(start: JobState) -> set[JobState]:
-    seen, todo = {start}, [start]
-    while todo:
-        here = todo.pop()
-        after = {to for (source, _), to in TRANSITIONS.items() if source is here} - seen
-        seen |= after
-        todo += after
-    return seen
+    reached, pending = {start}, [start]
+    while pending:
+        state = pending.pop()
+        following = {to for (source, _), to in TRANSITIONS.items() if source is state} - reached
+        reached |= following
+        pending += following
+    return reached

@@ -7,14 +7,15 @@ from hypothesis import strategies as st
 from retarget.core.errors import Invalid
 from retarget.core.jobs import JobSpec
 from retarget.core.names import check_name, new_id, suggest_name
-from retarget.core.units import parse_duration, parse_memory, show_duration, show_memory
+from retarget.core.units import parse_duration, parse_memory, show_memory
+from retarget.runner.durations import show_duration
 
 
 @pytest.mark.parametrize(
     ("text", "size"),
     [("512m", 512 * 2**20), ("2g", 2**31), ("1.5GiB", 3 * 2**29), ("4096", 4096), (7, 7)],
 )
-def test_memory_is_read_as_people_write_it(text: str | int, size: int) -> None:
+def test_memory_is_parsed_as_people_write_it(text: str | int, size: int) -> None:
     assert parse_memory(text) == size
 
 
@@ -27,7 +28,7 @@ def test_other_amounts_of_memory_are_refused_by_name(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90", 90), ("90s", 90), ("15m", 900), ("1h30m", 5400), ("0.5d", 43200)]
 )
-def test_durations_are_read_as_people_write_them(text: str, seconds: float) -> None:
+def test_durations_are_parsed_as_people_write_them(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
@@ -37,43 +38,42 @@ def test_other_durations_are_refused_by_name(text: str) -> None:
         parse_duration(text)
 
 
-def test_amounts_are_shown_for_people() -> None:
+def test_amounts_are_formatted_for_people() -> None:
     assert [show_memory(size) for size in (0, 1023, 1536, 2**31)] == [
         "0 B",
         "1023 B",
         "1.5 KiB",
         "2.0 GiB",
     ]
-    assert [show_duration(number) for number in (0.44, 12.3, 200, 7500)] == [
-        "0.4 s",
-        "12 s",
-        "3m 20s",
-        "2h 5m",
-    ]
+    shown = {
+        0.07: "70 ms", 0.9996: "1.0 s", 2.0: "2 s", 4.44: "4.4 s", 9.97: "10 s", 12.3: "12 s",
+        59.7: "1m 0s", 90.0: "1m 30s", 200.0: "3m 20s", 7500.0: "2h 5m",
+    }  # fmt: skip
+    assert {number: show_duration(number) for number in shown} == shown
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "-x", ".x", "a b", "é", "a" * 64, "a\n", "\0"])
-def test_names_that_would_be_trouble_are_refused(name: str) -> None:
-    with pytest.raises(Invalid, match="is not a name"):
+def test_unsafe_names_are_refused(name: str) -> None:
+    with pytest.raises(Invalid, match="is not a valid name"):
         check_name(name)
 
 
 @given(st.integers(0, 8), st.randoms(use_true_random=False))
-def test_made_up_names_are_allowed_ones(tries: int, chance: random.Random) -> None:
+def test_generated_names_are_valid(tries: int, chance: random.Random) -> None:
     check_name(suggest_name(chance, tries=tries))
 
 
-def test_ids_sort_by_time_and_fit() -> None:
+def test_ids_sort_by_time_and_have_32_digits() -> None:
     ids = [new_id(1_700_000_000 + n) for n in range(50)]
     assert ids == sorted(ids)
-    assert {len(each) for each in ids} == {32}
+    assert {len(job_id) for job_id in ids} == {32}
 
 
 @given(
     st.floats(min_value=1e-6, max_value=1e9) | st.sampled_from(["0.00001s", "10000d", "3m"]),
     st.integers(1, 2**59) | st.sampled_from(["1", "1.5k"]),
 )
-def test_a_spec_that_was_taken_can_be_read_again(timeout: float | str, memory: int | str) -> None:
+def test_an_accepted_spec_can_be_parsed_again(timeout: float | str, memory: int | str) -> None:
     spec = JobSpec.model_validate({"command": ["true"], "timeout": timeout, "memory": memory})
     assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
     assert JobSpec.model_validate(spec.model_dump()) == spec

@@ -1,4 +1,4 @@
-"""Every example in the documentation is run, page by page, in a folder and a home of its own."""
+"""Runs every example in the documentation, page by page, each in its own folder and home."""
 
 import json
 import os
@@ -10,8 +10,8 @@ import pytest
 
 from tests.docs.markdown import Block, blocks, name_of, pages
 
-_RUN = ("bash", "python")
-_MOST_SKIPPED = 12
+_LANGUAGES = ("bash", "python")
+_MAX_SKIPPED = 12
 # Runs the Python blocks of one page in one namespace, as a reader would in one session.
 _SESSION = """
 import json, sys
@@ -23,22 +23,24 @@ for line in sys.stdin:
 """
 
 
-def runs(block: Block) -> bool:
-    return block.language in _RUN and not {"file", "skip"} & set(block.options)
+def is_run(block: Block) -> bool:
+    return block.language in _LANGUAGES and not {"file", "skip"} & set(block.options)
 
 
 class Reader:
-    """Does what a page says, in order."""
+    """Follows the instructions of a page, in order."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         programs = str(Path(sys.executable).parent)
-        self._env = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "NO_COLOR": "1"}
+        self._variables = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "NO_COLOR": "1"}
         self._python: subprocess.Popen[str] | None = None
 
     def do(self, block: Block) -> None:
         if "file" in block.options:
-            (self._folder / block.options["file"]).write_text(block.text)
+            path = self._folder / block.options["file"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text)
         elif block.language == "bash":
             self._bash(block)
         else:
@@ -46,18 +48,18 @@ class Reader:
 
     def close(self) -> None:
         if self._python is not None:
-            self._python.communicate(timeout=30)
+            self._python.communicate(timeout=200)
 
     def _bash(self, block: Block) -> None:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block.text],
             cwd=self._folder,
-            env=self._env,
+            env=self._variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=100,
+            timeout=600,
         )
         assert done.returncode == 0, f"line {block.line}:\n{block.text}\n{done.stdout}"
 
@@ -66,7 +68,7 @@ class Reader:
             self._python = subprocess.Popen(
                 [sys.executable, "-c", _SESSION],
                 cwd=self._folder,
-                env=self._env | {"PYTHONPATH": str(self._folder)},
+                env=self._variables | {"PYTHONPATH": str(self._folder)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -76,17 +78,17 @@ class Reader:
         assert self._python.stdout is not None
         self._python.stdin.write(json.dumps(block.text) + "\n")
         self._python.stdin.flush()
-        said: list[str] = []
+        output: list[str] = []
         for line in self._python.stdout:
             if line == "\0done\n":
                 return
-            said.append(line)
-        pytest.fail(f"line {block.line}:\n{block.text}\n{''.join(said)}")
+            output.append(line)
+        pytest.fail(f"line {block.line}:\n{block.text}\n{''.join(output)}")
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    "page", [page for page in pages() if any(map(runs, blocks(page)))], ids=name_of
+    "page", [page for page in pages() if any(map(is_run, blocks(page)))], ids=name_of
 )
 def test_the_examples_of_a_page_work(page: Path, home: Path, tmp_path: Path) -> None:
     folder = tmp_path / "reader"
@@ -94,25 +96,25 @@ def test_the_examples_of_a_page_work(page: Path, home: Path, tmp_path: Path) -> 
     reader = Reader(folder)
     try:
         for block in blocks(page):
-            if runs(block) or "file" in block.options:
+            if is_run(block) or "file" in block.options:
                 reader.do(block)
     finally:
         reader.close()
 
 
-def test_an_example_that_is_not_run_says_why_and_few_are() -> None:
-    found = [(page, block) for page in pages() for block in blocks(page)]
-    skipped = [(page, block) for page, block in found if "skip" in block.options]
-    assert all(len(block.options["skip"]) > 10 for _, block in skipped)
-    assert len(skipped) <= _MOST_SKIPPED
+def test_few_examples_are_skipped_and_each_has_a_reason() -> None:
+    every_block = [block for page in pages() for block in blocks(page)]
+    skipped = [block for block in every_block if "skip" in block.options]
+    assert all(len(block.options["skip"]) > 10 for block in skipped)
+    assert len(skipped) <= _MAX_SKIPPED
 
 
-def test_every_block_says_its_language() -> None:
-    known = {"bash", "python", "text", "toml", "yaml", "mermaid"}
-    odd = [
+def test_every_block_has_a_known_language() -> None:
+    languages = {"bash", "python", "json", "text", "toml", "yaml", "mermaid"}
+    others = [
         (name_of(page), block.line)
         for page in pages()
         for block in blocks(page)
-        if block.language not in known
+        if block.language not in languages
     ]
-    assert not odd
+    assert not others

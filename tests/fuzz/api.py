@@ -1,7 +1,7 @@
-"""Asks a real server all that /openapi.json allows, and much that it does not: `make fuzz`.
+"""Fuzzes a real server with requests that /openapi.json allows and does not allow: `make fuzz`.
 
-What is submitted cannot do harm: no command is found, nothing is installed, and a job that waits
-for the whole machine stands before all others in the queue.
+Submitted jobs cannot do harm: no command is on PATH, nothing can be installed, and a job that
+waits for all CPUs is ahead of them in the queue.
 """
 
 import argparse
@@ -18,12 +18,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from retarget.core.tokens import attempt_token
+from retarget.runner import proof
 from tests.server.conftest import Api, serving
 
-_HERE = Path(__file__).parent
-_PROGRAM = _HERE.parents[1] / ".parts/fuzz/bin/schemathesis"
-_ASKING = {  # phases, how many examples, how often a name that is there takes the place of another
+_FOLDER = Path(__file__).parent
+_PROGRAM = _FOLDER.parents[1] / ".parts/fuzz/bin/schemathesis"
+_MODES = {  # phases, number of examples, how often an existing name is used
     "alone": ("examples,coverage,fuzzing", 220, 0.5),
     "chains": ("stateful", 1200, 0.1),
 }
@@ -39,89 +39,94 @@ def main() -> int:
     options = argparse.ArgumentParser()
     options.add_argument("--cases", type=int, default=20_000)
     options.add_argument("--seed", type=int, required=True)
-    asked = options.parse_args()
+    arguments = options.parse_args()
     if not _PROGRAM.exists():
         sys.exit(f"{_PROGRAM} is not installed: run scripts/test-parts.sh fuzz")
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, _on_terminate)
     with tempfile.TemporaryDirectory(prefix="retarget-fuzz-") as name:
-        return fuzz(Path(name), asked.cases, asked.seed)
+        return fuzz(Path(name), arguments.cases, arguments.seed)
 
 
 def fuzz(folder: Path, cases: int, seed: int) -> int:
-    """Ask in both ways at the same time, until there were so many cases."""
+    """Run both modes in parallel until that many cases were generated."""
     with ExitStack() as stack:
-        servers = {name: stack.enter_context(_prepared(folder / name)) for name in _ASKING}
+        servers = {name: stack.enter_context(_prepared_server(folder / name)) for name in _MODES}
         with ThreadPoolExecutor() as threads:
-            asking = [
-                threads.submit(_rounds, *servers[name], name, cases // len(_ASKING), seed)
-                for name in _ASKING
+            futures = [
+                threads.submit(_run_rounds, *servers[name], name, cases // len(_MODES), seed)
+                for name in _MODES
             ]
-        done = [each.result() for each in asking]
+        done = [future.result() for future in futures]
         if None in done:
             return 1
-    total = sum(each or 0 for each in done)
-    print(f"{total:,} cases over /openapi.json, none answered with what it does not say")
+    total = sum(count or 0 for count in done)
+    print(f"{total:,} cases over /openapi.json, no response contradicts it")
     return 0
 
 
-def _rounds(api: Api, variables: dict[str, str], name: str, cases: int, seed: int) -> int | None:
-    """Ask round after round, each with the next seed, and return how often; None is a failure."""
+def _run_rounds(
+    api: Api, variables: dict[str, str], name: str, cases: int, seed: int
+) -> int | None:
+    """Run rounds with consecutive seeds. Return the number of cases, or None after a failure."""
     done = 0
     while done < cases:
-        report = _report(api.home.parent, _ask(api, variables, name, seed))
+        report = _report(api.home.parent, _start_schemathesis(api, variables, name, seed))
         done += report["test_cases"]["generated"]
         if report["exit_code"]:
-            print(f"seed {seed} failed: make fuzz FUZZ_SEED={seed} asks the same again")
+            print(f"seed {seed} failed: make fuzz FUZZ_SEED={seed} repeats it")
             return None
         seed += 1
     return done
 
 
 @contextmanager
-def _prepared(folder: Path) -> Generator[tuple[Api, dict[str, str]]]:
-    """Serve a home with an ended job, a model, a running job, and a queue that does not move."""
+def _prepared_server(folder: Path) -> Generator[tuple[Api, dict[str, str]]]:
+    """Serve a home with an ended job, a model, a running job, and a blocked queue."""
     (folder / "bin").mkdir(parents=True)
     sealed = {"PATH": str(folder / "bin"), "UV_OFFLINE": "1", "UV_NO_INDEX": "1"}
     with serving(folder / "home", **sealed) as api:
         done = api.submit(sys.executable, "-c", _SCRIPT, name="done")
         assert api.wait("done")["state"] == "succeeded"
-        left = {"job": "done", "path": "outputs/kept.txt"}
-        assert api.ask("POST", "/api/models/kept/versions", left).status == 201
+        output = {"job": "done", "path": "outputs/kept.txt"}
+        assert api.ask("POST", "/api/models/kept/versions", output).status == 201
         assert api.ask("PUT", "/api/models/kept/aliases/best", {"version": 1}).status == 200
         api.cleared()
-        held = api.submit("/bin/sleep", "1800", name="held")
+        running = api.submit("/bin/sleep", "1800", name="held")
         api.wait("held", "running")
-        cpus = api.ask("GET", "/api/targets/local").json["facts"]["nodes"][0]["cpus"]
+        cpus = api.ask("GET", "/api/targets/local").json["inventory"]["nodes"][0]["cpus"]
         first = [
             api.submit("/bin/sleep", "1800", name=f"first-{number}", priority=1000, cpus=cpus)
             for number in range(2)
         ]
-        spared = ["kept", *(job[key] for job in (done, held, *first) for key in ("id", "name"))]
+        spared = ["kept", *(job[key] for job in (done, running, *first) for key in ("id", "name"))]
         key = next((api.home / "targets/local/launches").iterdir()).name
         variables = {
             "FUZZ_TOKEN": api.token,
             "FUZZ_ATTEMPT": key,
-            "FUZZ_ATTEMPT_TOKEN": attempt_token((api.home / "secret").read_bytes(), key),
+            "FUZZ_RUNNER_KEY": api.runner_key(key),
+            "FUZZ_PROOF": str(proof.__file__),
             "FUZZ_SPARED": json.dumps(spared),
-            "FUZZ_HOOKS": str(_HERE / "hooks.py"),
+            "FUZZ_HOOKS": str(_FOLDER / "hooks.py"),
         }
         try:
             yield api, variables
         finally:
-            _settle(api)
+            _cancel_all(api)
 
 
-def _ask(api: Api, variables: dict[str, str], name: str, seed: int) -> subprocess.Popen[bytes]:
-    """Start asking in one of the ways. Each has a server of its own: chains depend on its state."""
-    (phases, examples, share), folder = _ASKING[name], api.home.parent
-    command = [_PROGRAM, "--no-color", "--config-file", _HERE / "schemathesis.toml", "run"]
+def _start_schemathesis(
+    api: Api, variables: dict[str, str], name: str, seed: int
+) -> subprocess.Popen[bytes]:
+    """Start schemathesis in one mode. Each mode has its own server: chains depend on the state."""
+    (phases, examples, existing_share), folder = _MODES[name], api.home.parent
+    command = [_PROGRAM, "--no-color", "--config-file", _FOLDER / "schemathesis.toml", "run"]
     command += [f"{api.url}/openapi.json", "--phases", phases, "--max-examples", examples]
     command += ["--seed", seed, "--report-json-path", folder / "report.json", "--warnings", "off"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             list(map(str, command)),
             cwd=folder,
-            env=os.environ | variables | {"FUZZ_SHARE": str(share)},
+            env=os.environ | variables | {"FUZZ_SHARE": str(existing_share)},
             stdout=log,
             stderr=subprocess.STDOUT,
         )
@@ -130,22 +135,22 @@ def _ask(api: Api, variables: dict[str, str], name: str, seed: int) -> subproces
 
 
 def _report(folder: Path, process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    """Wait for the end, say what came out, and return it."""
+    """Wait for schemathesis to end, print its output, and return its report."""
     failed = process.wait() != 0
-    said = (folder / "log").read_text(errors="replace")
-    print(said if failed else "\n".join(re.findall(r".*(?:API Links|passed).*", said)))
+    log = (folder / "log").read_text(errors="replace")
+    print(log if failed else "\n".join(re.findall(r".*(?:API Links|passed).*", log)))
     return json.loads((folder / "report.json").read_text())
 
 
-def _leave(*_: object) -> None:
-    """End what was started; jobs and servers are ended on the way out."""
+def _on_terminate(*_: object) -> None:
+    """Kill schemathesis. The context managers end the jobs and servers."""
     for process in _started:
         process.kill()
     sys.exit(143)
 
 
-def _settle(api: Api) -> None:
-    """Cancel what waits and what runs; the server must have kept its wits to the end."""
+def _cancel_all(api: Api) -> None:
+    """Cancel all jobs. The server must still work."""
     while jobs := api.ask("GET", "/api/jobs", limit=1000, state=["queued", "running"]).json:
         for job in jobs:
             assert api.ask("POST", f"/api/jobs/{job['id']}/cancel").status in (202, 409)

@@ -1,4 +1,4 @@
-"""Bytes as they come from outside: valid ones with something wrong in them, and plain noise."""
+"""Strategies for untrusted bytes: mutations of valid examples, and noise."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from retarget.core.errors import RetargetError
 
-# What parsers trip over: ends of things, numbers without bounds, nesting, other encodings.
+# Inputs that parsers often mishandle: ends, huge numbers, nesting, other encodings.
 _NASTY = [
     *(
         b"",
@@ -30,10 +30,10 @@ _PIECES = st.one_of(st.sampled_from(_NASTY), st.binary(max_size=8))
 
 @st.composite
 def mutated(draw: st.DrawFn, *examples: bytes) -> bytes:
-    """Draw one of these with up to four changes: something put in, cut out, doubled or moved."""
+    """Draw one of these examples with up to four mutations."""
     content = draw(st.sampled_from(examples))
     for _ in range(draw(st.integers(0, 4))):
-        begin, end = sorted((draw(_places(content)), draw(_places(content))))
+        begin, end = sorted((draw(_positions(content)), draw(_positions(content))))
         before, piece, after = content[:begin], content[begin:end], content[end:]
         change = draw(st.sampled_from(["insert", "replace", "cut", "double", "end"]))
         if change in ("insert", "replace"):
@@ -47,25 +47,25 @@ def mutated(draw: st.DrawFn, *examples: bytes) -> bytes:
 
 
 def noise(*examples: bytes) -> st.SearchStrategy[bytes]:
-    """Draw mutations of these examples, now and then bytes that were never anything."""
+    """Draw mutations of these examples, and sometimes random bytes."""
     return st.one_of(mutated(*examples), mutated(*examples), st.binary(max_size=60))
 
 
 def noisy_text(*examples: str) -> st.SearchStrategy[str]:
-    return noise(*(each.encode() for each in examples)).map(
-        lambda each: each.decode("utf-8", "replace")
+    return noise(*(example.encode() for example in examples)).map(
+        lambda content: content.decode("utf-8", "replace")
     )
 
 
 def read_or_refused(read: Callable[[], object], *errors: type[Exception]) -> None:
-    """Fail unless this returns, or raises one of our own errors with something to read."""
+    """Fail unless this returns, or raises an expected error with a message."""
     try:
         read()
-    except Exception as error:  # noqa: BLE001  whatever it is that was raised is looked at
-        ours = isinstance(error, errors or RetargetError)
-        if not ours or not str(error):
+    except Exception as error:  # noqa: BLE001  any unexpected error fails the test
+        is_expected = isinstance(error, errors or RetargetError)
+        if not is_expected or not str(error):
             pytest.fail(f"{type(error).__name__}: {error}")
 
 
-def _places(content: bytes) -> st.SearchStrategy[int]:
+def _positions(content: bytes) -> st.SearchStrategy[int]:
     return st.integers(0, len(content))

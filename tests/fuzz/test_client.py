@@ -1,4 +1,4 @@
-"""What the client reads: ignore files, environments, its server's files and answers."""
+"""Random input for the client: ignore files, environments, files and answers of a server."""
 
 import http.server
 import json
@@ -16,12 +16,15 @@ from hypothesis import strategies as st
 from retarget.core.errors import RetargetError
 from retarget.core.home import Home
 from retarget.sdk import snapshot
-from retarget.sdk.background import read_server, read_token
-from retarget.sdk.definitions import read_conda, read_pyproject
-from retarget.sdk.follow import labelled
-from retarget.sdk.http import Address, Connection, Elsewhere
-from retarget.sdk.ignore import IgnoreFile, walk
+from retarget.sdk.environment_files import read_conda, read_pyproject
+from retarget.sdk.environment_registry import own_packages_of
+from retarget.sdk.environments import Environment
+from retarget.sdk.follow import label_ranks
+from retarget.sdk.http import Address, Connection, RemoteServer
+from retarget.sdk.ignore import walk
+from retarget.sdk.local_server import read_server, read_token
 from retarget.sdk.requirements import read_requirements
+from retarget.sdk.wildmatch import IgnoreFile
 from tests.fuzz.mutated import mutated, noise, noisy_text, read_or_refused
 
 
@@ -38,7 +41,7 @@ def in_a_file(name: str, content: bytes, read: Callable[[Path], object]) -> None
 def test_ignore_files(content: bytes) -> None:
     rules = IgnoreFile(content)
     for name in (b"a", b"keep.log", b"build", "é".encode(), b"x" * 300):
-        read_or_refused(lambda name=name: rules.verdict(b"src/" + name, name, is_folder=False))
+        read_or_refused(lambda name=name: rules.match(b"src/" + name, name, is_folder=False))
 
 
 @given(noise(b"gitdir: ../.git/worktrees/a\n", b"gitdir: /nowhere\n"))
@@ -67,45 +70,51 @@ def test_conda_files(content: bytes) -> None:
     noise(
         b'[project]\nname = "x"\nrequires-python = ">=3.9"\ndependencies = ["numpy>=2"]\n',
         b"[project]\ndependencies = " + b"9" * 5000,
+        b'[project]\nname="x"\n[tool.uv]\nsources.y.path="y"\n[tool.poetry]\npackages=[{}]\n',
     )
 )
 def test_pyproject_files(content: bytes) -> None:
     in_a_file("pyproject.toml", content, read_pyproject)
+    in_a_file("pyproject.toml", content, lambda path: own_packages_of(_project(path), path.parent))
 
 
-@given(noise(b'{"pid":1,"url":"http://127.0.0.1:5","version":"0.1.0","started":1.5}', b"token"))
+def _project(path: Path) -> Environment:
+    return Environment(pyproject=path)
+
+
+@given(noise(b'{"pid":1,"url":"http://127.0.0.1:5","version":"0.1.0","started_at":1.5}', b"token"))
 def test_files_of_the_server(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Home(Path(folder))
-        home.server_file.write_bytes(content)
+        home.server("main").root.mkdir(parents=True)
+        home.server("main").info.write_bytes(content)
         home.token.write_bytes(content)
-        found = read_server(home)
-        assert found is None or isinstance(found.pid, int)
+        server = read_server(home)
+        assert server is None or isinstance(server.pid, int)
         read_or_refused(lambda: Address("http://127.0.0.1:5", read_token(home)))
 
 
 @pytest.fixture(scope="module")
 def scanned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path, bytes]]:
-    """A folder of code, the file that remembers what is in it, and what that file says."""
+    """A code folder, the cache file of its digests, and the content of that file."""
     code, cache = tmp_path_factory.mktemp("code"), tmp_path_factory.mktemp("cache")
     (code / "a").write_text("one")
     (code / "b").write_text("two")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(snapshot, "_RACY", 0)  # what was written a moment ago is remembered too
+        patch.setattr(snapshot, "_RACY_NANOSECONDS", 0)  # caches files that were just written too
         snapshot.scan(code, cache=cache)
-        [remembered] = cache.iterdir()
-        yield code, remembered, remembered.read_bytes()
+        [file] = cache.iterdir()
+        yield code, file, file.read_bytes()
 
 
 @given(st.data())
-def test_what_is_remembered_of_a_folder(
-    scanned: tuple[Path, Path, bytes], data: st.DataObject
-) -> None:
-    """Damaged or not, it never changes what the folder is said to hold."""
-    code, remembered, right = scanned
-    remembered.write_bytes(data.draw(st.one_of(mutated(right), noise(right.partition(b"\n")[2]))))
-    found = snapshot.scan(code, cache=remembered.parent).manifest
-    assert (found, remembered.read_bytes()) == (snapshot.scan(code).manifest, right)
+def test_cached_digests(scanned: tuple[Path, Path, bytes], data: st.DataObject) -> None:
+    """A damaged cache never changes the manifest, and is repaired."""
+    code, file, content = scanned
+    damaged = st.one_of(mutated(content), noise(content.partition(b"\n")[2]))
+    file.write_bytes(data.draw(damaged))
+    manifest = snapshot.scan(code, cache=file.parent).manifest
+    assert (manifest, file.read_bytes()) == (snapshot.scan(code).manifest, content)
 
 
 @given(noisy_text("http://127.0.0.1:5000", "https://user@host:1/path?x#y", "http://[::1]:80"))
@@ -114,13 +123,13 @@ def test_addresses(text: str) -> None:
 
 
 @given(noise(b"\x1b[31ma line\r50%\r\nhalf", b"[rank 0] x\n\xff\n"))
-def test_logs_side_by_side(content: bytes) -> None:
+def test_logs_of_ranks(content: bytes) -> None:
     pieces = [("output", content[:7]), ("rank-1", content), ("output", content[7:])]
-    list(labelled(iter(pieces)))  # type: ignore[arg-type]
+    list(label_ranks(iter(pieces)))  # type: ignore[arg-type]
 
 
 class Raw(http.server.BaseHTTPRequestHandler):
-    """Answers with bytes as they are: head, body and all."""
+    """Sends these bytes unchanged, as head and body."""
 
     content = b""
 
@@ -129,7 +138,7 @@ class Raw(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +147,7 @@ def connection() -> Iterator[Connection]:
     thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     address = Address(f"http://127.0.0.1:{serving.server_port}", "token")
-    connection = Connection(Elsewhere(address), timeout=5)
+    connection = Connection(RemoteServer(address), timeout=5)
     yield connection
     connection.close()
     serving.shutdown()
@@ -158,13 +167,13 @@ _HEAD = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(_B
         b"HTTP/1.1 500 Oh\r\nContent-Length: 3000\r\n\r\n" + b"[" * 3000,
     )
 )
-def test_answers_of_whatever_listens_there(connection: Connection, content: bytes) -> None:
+def test_answers_of_any_program(connection: Connection, content: bytes) -> None:
     Raw.content = content
     read_or_refused(lambda: connection.get("/x"))
-    read_or_refused(lambda: streamed(connection))
+    read_or_refused(lambda: read_stream(connection))
 
 
-def streamed(connection: Connection) -> None:
+def read_stream(connection: Connection) -> None:
     with connection.stream("/x") as answer:
         list(answer)
 

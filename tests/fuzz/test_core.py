@@ -1,4 +1,4 @@
-"""What the core reads: manifests, jobs, filters, amounts, names, specs, tokens."""
+"""Everything that core parses: manifests, jobs, filters, amounts, names, specs, tokens."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ from retarget.core.models import Registration, check_alias, check_model_name, ch
 from retarget.core.names import check_name
 from retarget.core.pages import read_offset, read_token, write_token
 from retarget.core.snapshots import Entry, Manifest, decode, digest_bytes
-from retarget.core.tokens import attempt_token, key_of, opens
+from retarget.core.tokens import is_token_for, key_of, script_token
 from retarget.core.tracking import artifact_path
 from retarget.core.units import parse_duration, parse_memory
 from tests.fuzz.mutated import noise, noisy_text, read_or_refused
@@ -32,9 +32,9 @@ _MANIFEST = Manifest(
     )
 )
 _GRAMMARS = [
-    pytest.param(each, id=name)
-    for name, each in vars(grammars).items()
-    if isinstance(each, Grammar)
+    pytest.param(value, id=name)
+    for name, value in vars(grammars).items()
+    if isinstance(value, Grammar)
 ]
 _JOB = {
     "command": ["python", "train.py"],
@@ -42,7 +42,7 @@ _JOB = {
     "memory": "2g",
     "timeout": "1h30m",
     "snapshot": _DIGEST,
-    "env": {"A": "b"},
+    "variables": {"A": "b"},
     "environment": {"kind": "system", "python": "3.12", "pip": ["numpy>=2"]},
     "cpus": 0.5,
     "retries": 1,
@@ -55,10 +55,10 @@ def test_manifests(content: bytes) -> None:
 
 
 @given(noise(_MANIFEST.encode()))
-def test_a_manifest_that_is_taken_stays_in_its_folder(content: bytes) -> None:
+def test_an_accepted_manifest_stays_in_its_folder(content: bytes) -> None:
     try:
         entries = decode(content).entries
-    except Exception:  # noqa: BLE001  the test above says which ones may be raised
+    except Exception:  # noqa: BLE001  the test above checks which errors may be raised
         return
     for entry in entries:
         assert not {"", ".", ".."} & set(entry.path.split("/"))
@@ -84,7 +84,7 @@ def test_requests(model: type[BaseModel], example: dict[str, Any], data: st.Data
         try:
             body = json.loads(content)
         except (ValueError, RecursionError):
-            return  # FastAPI says so itself
+            return  # FastAPI reports this itself
         model.model_validate(body)
 
     read_or_refused(read, ValidationError)
@@ -126,10 +126,12 @@ def test_conda_specs(text: str) -> None:
     read_or_refused(lambda: to_pypi([text]))
 
 
-@given(noisy_text(attempt_token(b"secret", "0123")))
+@given(noisy_text(script_token(b"secret", "0123")))
 def test_tokens(text: str) -> None:
-    assert not opens(b"other", text, key_of(text))
-    assert opens(b"secret", text, key_of(text)) == (text == attempt_token(b"secret", key_of(text)))
+    assert not is_token_for(b"other", text, key_of(text))
+    assert is_token_for(b"secret", text, key_of(text)) == (
+        text == script_token(b"secret", key_of(text))
+    )
 
 
 @given(noisy_text("mlflow-artifacts:/0/a/artifacts", "s3://bucket/path?x=1", "http://[::1]:5/a"))

@@ -1,4 +1,4 @@
-"""MLflow's API, every address of its tables, with fields that are right, nearly right and wrong."""
+"""Every route of MLflow's API with fields that are valid, nearly valid and invalid."""
 
 import http.client
 import json
@@ -13,22 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import retarget.server.mlflow
-from retarget.server.mlflow import TABLES
-from retarget.server.mlflow.app import PLACES
+from retarget.server.mlflow import ROUTE_TABLES
+from retarget.server.mlflow.app import PREFIXES
 from tests.fuzz.mutated import noise
 from tests.server.conftest import Api, serving
 
 _SOURCES = Path(retarget.server.mlflow.__file__).parent.glob("*.py")
-_READ = re.compile(r'\b(?:ask\.\w+|get|need|text|whole|rows|pairs|texts|flag)\("(\w+)"')
+_READ = re.compile(r'\b(?:request\.\w+|get|rows|pairs|flag)\("(\w+)"')
 _FIELDS = sorted({name for path in _SOURCES for name in _READ.findall(path.read_text())})
-_TREE = "/mlflow-artifacts/artifacts"
+_ARTIFACTS_PATH = "/mlflow-artifacts/artifacts"
 _ROWS = [
-    *((method, address) for table in TABLES for method, address, _ in table),
-    *((method, f"{_TREE}/{{path:path}}") for method in ("GET", "PUT", "DELETE")),
-    ("GET", _TREE),
+    *((method, address) for table in ROUTE_TABLES for method, address, _ in table),
+    *((method, f"{_ARTIFACTS_PATH}/{{path:path}}") for method in ("GET", "PUT", "DELETE")),
+    ("GET", _ARTIFACTS_PATH),
 ]
 _RUN, _MODEL = "a" * 32, "a-model"
-# Each address passes over the fields of the others, so one body is right for nearly all.
+# A route ignores the fields of the others, so one body is valid for nearly all.
 _RIGHT: dict[str, Any] = {
     **{"run_id": _RUN, "run_uuid": _RUN, "experiment_id": "0", "experiment_ids": ["0"]},
     **{"name": _MODEL, "version": "1", "alias": "best", "stage": "Staging", "new_name": "b"},
@@ -59,55 +59,57 @@ _VALUES = st.recursive(
     max_leaves=8,
 )
 _WRONG = st.dictionaries(_NAMES, _VALUES, max_size=3)
-_LEFT_OUT = st.sets(st.sampled_from(sorted(_RIGHT)), max_size=2)
+_OMITTED = st.sets(st.sampled_from(sorted(_RIGHT)), max_size=2)
 
 
-def _nearly_right(wrong: dict[str, Any], left_out: set[str]) -> dict[str, Any]:
-    return {name: value for name, value in _RIGHT.items() if name not in left_out} | wrong
+def _nearly_right(wrong: dict[str, Any], omitted: set[str]) -> dict[str, Any]:
+    return {name: value for name, value in _RIGHT.items() if name not in omitted} | wrong
 
 
-_BODIES = st.one_of(st.builds(_nearly_right, _WRONG, _LEFT_OUT), _WRONG)
+_BODIES = st.one_of(st.builds(_nearly_right, _WRONG, _OMITTED), _WRONG)
 _BYTES = noise(json.dumps({"run_id": _RUN, "metrics": [{"key": "a", "value": 1}]}).encode())
 
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """A server with a run and a model that the cases can hit."""
+    """A server with a run and a model that the cases can use."""
     with serving(tmp_path_factory.mktemp("home")) as api:
-        place = "/api/2.0/mlflow"
-        api.ask("POST", f"{place}/runs/create", {"experiment_id": "0", "run_id": _RUN})
-        api.ask("POST", f"{place}/registered-models/create", {"name": _MODEL})
+        prefix = "/api/2.0/mlflow"
+        api.ask("POST", f"{prefix}/runs/create", {"experiment_id": "0", "run_id": _RUN})
+        api.ask("POST", f"{prefix}/registered-models/create", {"name": _MODEL})
         yield api
 
 
 @given(
     row=st.sampled_from(_ROWS),
-    place=st.sampled_from(PLACES),
+    prefix=st.sampled_from(PREFIXES),
     body=_BODIES,
     raw=st.one_of(st.none(), st.none(), st.none(), _BYTES),
-    parts=st.lists(_TEXTS, min_size=4, max_size=4),
+    path_values=st.lists(_TEXTS, min_size=4, max_size=4),
 )
 def test_every_address_answers_or_refuses(
     api: Api,
     row: tuple[str, str],
-    place: str,
+    prefix: str,
     body: dict[str, Any],
     raw: bytes | None,
-    parts: list[str],
+    path_values: list[str],
 ) -> None:
     method, address = row
-    taken = iter(parts)
-    path = place + re.sub(r"\{.*?\}", lambda _: _quoted(next(taken)), address)
+    values = iter(path_values)
+    path = prefix + re.sub(r"\{.*?\}", lambda _: _quoted(next(values)), address)
     content = raw if raw is not None else json.dumps(body).encode()
     if method == "GET":
         path, content = f"{path}?{urlencode(body, doseq=True, errors='replace')}", b""
-    status, answer = _asked(api, method, path, content)
+    status, answer = _request(api, method, path, content)
     assert status < 500 or status == 501, answer
-    if status >= 400 and "%0A" not in path:  # a line break ends what a mount takes for its own
+    if (
+        status >= 400 and "%0A" not in path
+    ):  # a path with a line break is not routed to MLflow's API
         assert {"error_code", "message"} <= json.loads(answer).keys()
 
 
-def _asked(api: Api, method: str, path: str, content: bytes) -> tuple[int, bytes]:
+def _request(api: Api, method: str, path: str, content: bytes) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection(urlsplit(api.url).netloc, timeout=60)
     headers = {"Authorization": f"Bearer {api.token}", "Content-Type": "application/json"}
     try:

@@ -1,4 +1,4 @@
-"""What the server reads that is no plain JSON: frames, lines that scripts log, its own files."""
+"""The server reads damaged frames, tracking lines, events and files of its own."""
 
 import asyncio
 import json
@@ -17,12 +17,13 @@ from pydantic import ValidationError
 from retarget.blobs.folder import Blobs
 from retarget.blobs.uploads import Uploads
 from retarget.control.decide import on_report
-from retarget.control.track import read
+from retarget.control.track import parse_lines
+from retarget.core.config import parse_config
 from retarget.core.errors import NotFound
-from retarget.core.home import Home
+from retarget.core.home import ServerFolder
 from retarget.core.states import LIVE
 from retarget.server import __main__ as serving
-from retarget.server.frames import Body, take_blobs, take_outputs
+from retarget.server.frames import FrameReader, take_blobs, take_outputs
 from retarget.server.routes.attempts import Events
 from tests.control.jobs import job
 from tests.fuzz.mutated import noise, read_or_refused
@@ -54,7 +55,7 @@ async def arriving(content: bytes, size: int) -> AsyncIterator[bytes]:
 
 @given(noise(frame(b"abc") + frame(b""), frame(b"x" * 3000)), st.integers(1, 50))
 def test_frames_of_blobs(blobs: Blobs, content: bytes, size: int) -> None:
-    read_or_refused(lambda: asyncio.run(take_blobs(blobs, Body(arriving(content, size)))))
+    read_or_refused(lambda: asyncio.run(take_blobs(blobs, FrameReader(arriving(content, size)))))
     assert not list(blobs.root.glob("*.part"))
 
 
@@ -68,8 +69,11 @@ def test_frames_of_blobs(blobs: Blobs, content: bytes, size: int) -> None:
     st.integers(1, 50),
 )
 def test_frames_of_outputs(blobs: Blobs, content: bytes, size: int) -> None:
+    batch = blobs.batch()
+
     async def take() -> None:
-        async for file in take_outputs(blobs, Body(arriving(content, size)), str):
+        async for file in take_outputs(blobs, batch, FrameReader(arriving(content, size)), str):
+            batch.commit()
             assert (blobs.path(file["digest"]).stat().st_size, type(file["path"])) == (
                 file["size"],
                 str,
@@ -86,8 +90,8 @@ def test_frames_of_outputs(blobs: Blobs, content: bytes, size: int) -> None:
     )
 )
 def test_lines_that_scripts_log(content: bytes) -> None:
-    logged, refused = read(content)
-    assert all(isinstance(each.value, float) for each in logged.metrics)
+    logged, refused = parse_lines(content)
+    assert all(isinstance(metric.value, float) for metric in logged.metrics)
     assert all(refused)
 
 
@@ -115,36 +119,43 @@ def test_events_of_runners(content: bytes, state: Any) -> None:
 
 
 @given(noise(b'{"id": "%s", "path": "a/b", "parts": 3, "done": false}' % (b"0" * 32)))
-def test_what_is_known_of_an_upload(content: bytes) -> None:
+def test_the_record_of_an_upload(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         uploads = Uploads(Path(folder))
-        made = uploads.create("a/b", 3)
-        (Path(folder) / made.id / "upload.json").write_bytes(
-            content.replace(b"0" * 32, made.id.encode())
+        created = uploads.create("a/b", 3)
+        (Path(folder) / created.id / "upload.json").write_bytes(
+            content.replace(b"0" * 32, created.id.encode())
         )
         try:
-            found = uploads.find(made.id)
+            upload = uploads.find(created.id)
         except NotFound:
             return
-        kinds = [type(each) for each in (found.path, found.parts, found.done)]
-        assert (found.id, kinds) == (made.id, [str, int, bool])
+        kinds = [type(value) for value in (upload.path, upload.parts, upload.done)]
+        assert (upload.id, kinds) == (created.id, [str, int, bool])
 
 
 @given(noise(b'{"pid": %d, "url": "http://127.0.0.1:5"}' % os.getpid(), b'{"pid":' * 3000))
-def test_its_announcement_is_seen_to_be_spoiled(content: bytes) -> None:
+def test_a_damaged_server_file_is_detected(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        home = Home(Path(folder))
-        home.server_file.write_bytes(content)
-        announced = serving._is_announced(home)  # pyright: ignore[reportPrivateUsage]
+        server = ServerFolder(Path(folder))
+        server.info.write_bytes(content)
+        announced = serving._is_announced(server)  # pyright: ignore[reportPrivateUsage]
         assert not announced or str(os.getpid()).encode() in content
 
 
 @given(noise(b"0", b"9" * 5000, "٣".encode()))
 def test_the_port_of_the_last_server(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        home = Home(Path(folder))
-        (home.root / "port").write_bytes(content)
-        serving._bind(home, {}).close()  # pyright: ignore[reportPrivateUsage]
+        server = ServerFolder(Path(folder))
+        server.port.write_bytes(content)
+        serving._bind(server, "127.0.0.1", None).close()  # pyright: ignore[reportPrivateUsage]
+
+
+@given(
+    noise(b'port = 5000\nhost = "::1"\npoll_seconds = 2', b"port = " + b"9" * 5000, b"a = [" * 3000)
+)
+def test_the_settings_of_the_home(content: bytes) -> None:
+    read_or_refused(lambda: parse_config(content, "config.toml"))
 
 
 @given(noise(b"kD0-_aZ", b"a\nb"))
@@ -152,4 +163,4 @@ def test_the_secret_of_the_home(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "token"
         path.write_bytes(content)
-        read_or_refused(lambda: serving._secret(path))  # pyright: ignore[reportPrivateUsage]
+        read_or_refused(lambda: serving._read_or_create_secret(path))  # pyright: ignore[reportPrivateUsage]

@@ -1,7 +1,7 @@
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
-"""What a user of MLflow with scikit-learn does, run by MLflow's own client; prints what came out.
+"""Does what a user of MLflow with scikit-learn does, with MLflow's own client, and prints it.
 
-Its arguments: what makes its names unlike those of others, and the servers, one after another.
+Arguments: a prefix that makes names unique, and the servers, which are checked one by one.
 """
 
 import sys
@@ -30,14 +30,16 @@ def main() -> None:
 
 def check() -> dict[str, Any]:
     run_id = train()
-    given = log_by_hand()
+    manual_run_id = log_by_hand()
     return {
         "autologged": show_run(run_id),
-        "logged by hand": show_run(given),
-        "history": [(m.key, m.value, m.step) for m in client.get_metric_history(given, "m")],
-        "texts": texts(given),
-        "model": register(given),
-        "predictions": predictions(given),
+        "logged by hand": show_run(manual_run_id),
+        "history": [
+            (m.key, m.value, m.step) for m in client.get_metric_history(manual_run_id, "m")
+        ],
+        "texts": texts(manual_run_id),
+        "model": register(manual_run_id),
+        "predictions": predictions(manual_run_id),
         "search": search(),
         "all in one run": show_run(all_in_one()),
     }
@@ -54,7 +56,7 @@ def train() -> str:
 
 
 def log_by_hand() -> str:
-    with mlflow.start_run(run_name="given", tags={"a": "b"}) as run:
+    with mlflow.start_run(run_name="manual", tags={"a": "b"}) as run:
         mlflow.log_params({"x": 1, "y": 2})
         mlflow.log_metrics({"m": 1.0, "n": 2.0}, step=3)
         mlflow.log_metric("m", float("nan"), step=1)
@@ -77,7 +79,7 @@ def log_by_hand() -> str:
 
 
 def all_in_one() -> str:
-    """Autolog, log by hand and register, all in the same run, without a word about requirements."""
+    """Autolog, log by hand and register in the same run, without naming requirements."""
     mlflow.set_experiment(f"{PREFIX}-all")
     mlflow.sklearn.autolog()
     with mlflow.start_run(run_name="all", tags={"a": "b"}) as run:
@@ -112,7 +114,7 @@ def show_run(run_id: str) -> dict[str, Any]:
         "metrics": run.data.metrics,
         "tags": {k: v for k, v in run.data.tags.items() if k not in NOT_COMPARED},
         "has": sorted(set(run.data.tags) & NOT_COMPARED),
-        "datasets": [_dataset(given) for given in run.inputs.dataset_inputs],
+        "datasets": [_dataset(dataset_input) for dataset_input in run.inputs.dataset_inputs],
         "models": sorted((_logged_model(model.model_id) for model in outputs), key=str),
         "files": files(run_id),
         "location": run.info.artifact_uri.partition(":")[0],
@@ -120,12 +122,16 @@ def show_run(run_id: str) -> dict[str, Any]:
     }
 
 
-def _dataset(given: Any) -> dict[str, Any]:
-    shown = {tag.key: tag.value for tag in given.tags}
-    return {"name": given.dataset.name, "digest": given.dataset.digest, "tags": shown} | {
-        "kind": given.dataset.source_type,
-        "schema": given.dataset.schema,
-        "profile": given.dataset.profile,
+def _dataset(dataset_input: Any) -> dict[str, Any]:
+    tags = {tag.key: tag.value for tag in dataset_input.tags}
+    return {
+        "name": dataset_input.dataset.name,
+        "digest": dataset_input.dataset.digest,
+        "tags": tags,
+    } | {
+        "kind": dataset_input.dataset.source_type,
+        "schema": dataset_input.dataset.schema,
+        "profile": dataset_input.dataset.profile,
     }
 
 
@@ -140,20 +146,20 @@ def _logged_model(model_id: str) -> dict[str, Any]:
         "tags": sorted(set(model.tags) - NOT_COMPARED),
         "run": model.source_run_id,
         "files": sorted(
-            each.path for each in mlflow.artifacts.list_artifacts(f"models:/{model_id}")
+            file.path for file in mlflow.artifacts.list_artifacts(f"models:/{model_id}")
         ),
     }
 
 
 def files(run_id: str, folder: str | None = None) -> list[Any]:
-    found: list[Any] = []
-    for each in client.list_artifacts(run_id, folder):
-        # a model's files name its id and the time: their sizes differ
-        size = None if "MLmodel" in each.path or "estimator" in each.path else each.file_size
-        found.append((each.path, each.is_dir, size))
-        if each.is_dir:
-            found += files(run_id, each.path)
-    return found
+    listing: list[Any] = []
+    for entry in client.list_artifacts(run_id, folder):
+        # files of a model contain its id and the time, so their sizes differ
+        size = None if "MLmodel" in entry.path or "estimator" in entry.path else entry.file_size
+        listing.append((entry.path, entry.is_dir, size))
+        if entry.is_dir:
+            listing += files(run_id, entry.path)
+    return listing
 
 
 def texts(run_id: str) -> list[Any]:
@@ -184,8 +190,8 @@ def register(run_id: str) -> dict[str, Any]:
 
 
 def predictions(run_id: str) -> dict[str, Any]:
-    places = [f"models:/{PREFIX}-reg@champ", f"models:/{PREFIX}-reg/1", f"runs:/{run_id}/m1"]
-    return {place: mlflow.pyfunc.load_model(place).predict(X[::25]).tolist() for place in places}
+    uris = [f"models:/{PREFIX}-reg@champ", f"models:/{PREFIX}-reg/1", f"runs:/{run_id}/m1"]
+    return {uri: mlflow.pyfunc.load_model(uri).predict(X[::25]).tolist() for uri in uris}
 
 
 def search() -> dict[str, Any]:

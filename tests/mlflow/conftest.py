@@ -1,4 +1,4 @@
-"""Real clients of MLflow, new and a year old, a real MLflow server, and ours beside it."""
+"""Real MLflow clients, new and a year old, a real MLflow server, and a Retarget server."""
 
 import fcntl
 import json
@@ -20,9 +20,10 @@ import pytest
 
 from tests.server.conftest import Api, serving
 
-HERE = Path(__file__).parent
-PARTS = HERE.parents[1] / ".parts"
-# Nothing is sent to anybody; what a model needs is not looked for: that takes long, and is local.
+FOLDER = Path(__file__).parent
+ENVIRONMENTS = FOLDER.parents[1] / ".parts"
+CLIENT_SECONDS = 900  # the longest script takes 20 s of CPU time, and 97 s on a busy machine
+# No telemetry, and no inference of the requirements of a model, which takes long.
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "DO_NOT_TRACK": "true",
@@ -33,51 +34,58 @@ _QUIET = {
 
 
 def part(name: str) -> Path:
-    """Return an environment's Python; without it the test is skipped, and fails in CI."""
-    python = PARTS / name / "bin/python"
-    if not (PARTS / name / "ready").exists():
+    """Return the Python of a test environment. If it is not installed, skip, or fail in CI."""
+    python = ENVIRONMENTS / name / "bin/python"
+    if not (ENVIRONMENTS / name / "ready").exists():
         lacking(f"{python.parents[1]} is not installed: run scripts/test-parts.sh")
     return python
 
 
 def lacking(message: str) -> None:
-    """Skip a test whose part cannot be had here; in CI it fails."""
+    """Skip a test that cannot run on this machine. In CI, fail."""
     if os.environ.get("CI"):
         pytest.fail(message)
     pytest.skip(message)
 
 
 def environ(**more: str) -> dict[str, str]:
-    """Return the variables of a client: none of those that this process may have been given."""
-    own = ("MLFLOW_", "RETARGET_", "VIRTUAL_ENV", "PYTHONPATH", "PYTEST_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-    return kept | _QUIET | more
+    """Return the environment variables of a client, without those of this process's own setup."""
+    excluded = ("MLFLOW_", "RETARGET_", "VIRTUAL_ENV", "PYTHONPATH", "PYTEST_")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(excluded)}
+    return inherited | _QUIET | more
 
 
 class Client:
-    """One of the environments, whose Python runs the scripts beside this file."""
+    """Runs the scripts of this folder with the Python of a test environment."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self.python = part(name)
         self._folder = folder
+        (folder / "tmp").mkdir()  # MLflow leaves temp folders behind
 
     def run(self, script: str, *arguments: str, **variables: str) -> str:
         ended = subprocess.run(
-            [self.python, HERE / script, *arguments],
+            [self.python, FOLDER / script, *arguments],
             cwd=self._folder,
-            env=environ(**variables),
+            env=environ(TMPDIR=str(self._folder / "tmp"), **variables),
             capture_output=True,
             text=True,
-            timeout=300,  # it takes 36 s on two quiet cores
+            timeout=CLIENT_SECONDS,
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
 
-    def compare(self, script: str, ours: Api, theirs: str) -> list[dict[str, Any]]:
-        """Let a script ask both servers, one after the other, and return what it said of each."""
+    def compare(self, script: str, retarget_server: Api, mlflow_url: str) -> list[dict[str, Any]]:
+        """Run a script against one server after the other, and return its results for each."""
         prefix = f"check-{uuid.uuid4().hex[:8]}"
-        said = self.run(script, prefix, theirs, ours.url, MLFLOW_TRACKING_TOKEN=ours.token)
-        return [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        output = self.run(
+            script,
+            prefix,
+            mlflow_url,
+            retarget_server.url,
+            MLFLOW_TRACKING_TOKEN=retarget_server.token,
+        )
+        return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
 @pytest.fixture
@@ -92,7 +100,7 @@ def client(tmp_path: Path) -> Callable[[str], Client]:
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """A server for a module whose tests run jobs, which leave nothing behind."""
+    """A server for a module whose tests run jobs; all launches are removed at the end."""
     with serving(tmp_path_factory.mktemp("home"), RETARGET_POLL_SECONDS="0.2") as api:
         yield api
         api.cleared()
@@ -106,7 +114,7 @@ def our_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 @pytest.fixture(scope="session")
 def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a real MLflow server, one for all workers: starting it takes long."""
+    """The URL of a real MLflow server. All workers share it, because it starts slowly."""
     part("mlflow-new")
     base = tmp_path_factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "mlflow"
@@ -115,18 +123,18 @@ def mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         if users == 0:
             _start(shared)
         _count(shared, users + 1)
-    facts = json.loads((shared / "server.json").read_text())
-    yield facts["url"]
+    server_info = json.loads((shared / "server.json").read_text())
+    yield server_info["url"]
     with _locked(shared) as users:
         _count(shared, users - 1)
         if users == 1:
-            os.killpg(facts["pid"], signal.SIGKILL)
+            os.killpg(server_info["pid"], signal.SIGKILL)
             shutil.rmtree(shared / "data", ignore_errors=True)
 
 
 @contextmanager
 def _locked(shared: Path) -> Generator[int]:
-    """Hold the lock on the server, and tell how many use it."""
+    """Hold the lock on the server, and yield how many workers use it."""
     with open(shared / "users", "a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
@@ -143,30 +151,40 @@ def _start(shared: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [PARTS / "mlflow-new/bin/mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
+    command = [
+        ENVIRONMENTS / "mlflow-new/bin/mlflow",
+        "server",
+        "--host",
+        "127.0.0.1",
+        "--workers",
+        "1",
+    ]
     command += ["--port", str(port), "--backend-store-uri", f"sqlite:///{data}/m.db"]
     command += ["--artifacts-destination", data / "artifacts"]
-    variables = environ(MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false")  # else it starts a dozen more
+    variables = environ(
+        TMPDIR=str(data),
+        MLFLOW_SERVER_ENABLE_JOB_EXECUTION="false",  # else it starts a dozen more processes
+    )
     with open(shared / "log", "w") as log:
         process = subprocess.Popen(
             command, cwd=data, env=variables, stdout=log, stderr=log, start_new_session=True
         )
     url = f"http://127.0.0.1:{port}"
     try:
-        _await(url, process)
+        _wait_until_ready(url, process)
     except BaseException:
         os.killpg(process.pid, signal.SIGKILL)
         raise
     (shared / "server.json").write_text(json.dumps({"pid": process.pid, "url": url}))
 
 
-def _await(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 200
+def _wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 300
     while True:
         try:
-            with urlopen(f"{url}/health", timeout=5):
+            with urlopen(f"{url}/health", timeout=200):
                 return
         except (URLError, OSError):
             assert process.poll() is None, "MLflow's server did not start"
-            assert time.monotonic() < deadline, "MLflow's server is not ready after 200 s"
+            assert time.monotonic() < deadline, "MLflow's server is not ready after 300 s"
             time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""For the scripts that MLflow's clients run: what differs from server to server gets a name."""
+"""Replaces values that differ from server to server, for the scripts that MLflow's clients run."""
 
 import json
 import math
@@ -7,29 +7,29 @@ from typing import Any
 
 _TIME = re.compile(r"\b\d{13}\b")
 _LONG = re.compile(r"(.)\1{60,}")
-_SET = re.compile(r"'\{'[^{}]*'\}'?")  # of what would have been right: MLflow names synonyms too
-_CAUSE = re.compile(r"(already exists\.) Error: \(.*", re.DOTALL)  # what the database said
+_SET = re.compile(r"'\{'[^{}]*'\}'?")  # the valid values in a message; MLflow lists synonyms, too
+_CAUSE = re.compile(r"(already exists\.) Error: \(.*", re.DOTALL)  # the message of the database
 _NUMBER = r"(?<=id=){0}\b|(?<=experiment ){0}\b|(?<=/){0}(?=/)"
 
 
 class Scrubber:
-    """Prints values as a line of JSON, with ids and moments replaced by what they stand for."""
+    """Prints values as a line of JSON, with ids and times replaced by placeholders."""
 
     def __init__(self, names: dict[str, str]) -> None:
         self._names: dict[str, str] = {}
-        for value, stands_for in names.items():
-            self.name(value, stands_for)
+        for value, placeholder in names.items():
+            self.name(value, placeholder)
 
-    def name(self, value: str, stands_for: str) -> str:
+    def name(self, value: str, placeholder: str) -> str:
         pattern = _NUMBER.format(value) if value.isdigit() else re.escape(value)
-        self._names[pattern] = f"<{stands_for}>"
+        self._names[pattern] = f"<{placeholder}>"
         return value
 
     def show(self, value: Any) -> Any:
         if isinstance(value, dict):
-            return {self.show(str(key)): self.show(each) for key, each in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            return {self.show(str(key)): self.show(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         if isinstance(value, list | tuple):
-            return [self.show(each) for each in value]  # pyright: ignore[reportUnknownVariableType]
+            return [self.show(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
         if isinstance(value, float):
             return str(value) if not math.isfinite(value) else round(value, 9)
         return self._text(value) if isinstance(value, str) else value
@@ -38,9 +38,9 @@ class Scrubber:
         print("\n" + json.dumps(self.show(values), sort_keys=True))
 
     def _text(self, text: str) -> str:
-        # the longest first: a name may contain another
+        # the longest first: a value may contain another
         for pattern in sorted(self._names, key=len, reverse=True):
             text = re.sub(pattern, self._names[pattern], text)
         text = _SET.sub("<a set>", text)
-        text = _LONG.sub(lambda found: f"{found[1]} {len(found[0])} times", text)
+        text = _LONG.sub(lambda match: f"{match[1]} {len(match[0])} times", text)
         return _CAUSE.sub(r"\1", _TIME.sub("<time>", text))

@@ -1,7 +1,7 @@
 # pyright: basic, reportMissingImports=false, reportAttributeAccessIssue=false
-"""Every kind of call of MLflow's light client, right and wrong; prints what the server made of it.
+"""Makes every kind of call of MLflow's light client, valid and invalid, and prints the results.
 
-Its arguments: what makes its names unlike those of others, and the servers, one after another.
+Arguments: a prefix that makes names unique, and the servers, which are checked one by one.
 """
 
 import sys
@@ -27,15 +27,15 @@ def main() -> None:
         experiment = client.create_experiment(f"{PREFIX}-skinny", tags={"kind": "light"})
         scrubber.name(experiment, "experiment")
         mlflow.set_experiment(f"{PREFIX}-skinny")
-        scrubber.print({part.__name__: tried(part) for part in PARTS})
+        scrubber.print({check.__name__: attempt(check) for check in CHECKS})
 
 
-def tried(call: Callable[[], Any]) -> Any:
+def attempt(call: Callable[[], Any]) -> Any:
     try:
         return call()
     except MlflowException as error:
         return {"error_code": error.error_code, "message": error.message}
-    except Exception as error:  # noqa: BLE001  the client's own refusals have many kinds
+    except Exception as error:  # noqa: BLE001  the client raises many types of errors
         return {"kind": type(error).__name__, "message": str(error)}
 
 
@@ -110,7 +110,7 @@ def fluent() -> dict[str, Any]:
             scrubber.name(inner.info.run_id, "inner")
             mlflow.set_tag("depth", 1)
     parent = client.get_parent_run(inner.info.run_id)
-    runs = [shown(each.info.run_id) for each in (outer, inner)]
+    runs = [shown(run.info.run_id) for run in (outer, inner)]
     for run in runs:
         for name in ("mlflow.user", "mlflow.source.name", "mlflow.source.git.commit"):
             run["tags"].pop(name, None)
@@ -138,63 +138,67 @@ def statuses() -> dict[str, Any]:
 def life_cycle() -> dict[str, Any]:
     run_id = new_run("deleted")
     client.delete_run(run_id)
-    found = {
+    results = {
         "stage": shown(run_id)["stage"],
-        "log": tried(lambda: client.log_metric(run_id, "m", 1)),
-        "param": tried(lambda: client.log_param(run_id, "p", 1)),
-        "tag": tried(lambda: client.set_tag(run_id, "t", 1)),
-        "again": tried(lambda: client.delete_run(run_id)),
+        "log": attempt(lambda: client.log_metric(run_id, "m", 1)),
+        "param": attempt(lambda: client.log_param(run_id, "p", 1)),
+        "tag": attempt(lambda: client.set_tag(run_id, "t", 1)),
+        "again": attempt(lambda: client.delete_run(run_id)),
         "active": names(f"attributes.run_id = '{run_id}'"),
         "deleted": names(f"attributes.run_id = '{run_id}'", run_view_type=ViewType.DELETED_ONLY),
     }
     client.restore_run(run_id)
-    return found | {"restored": shown(run_id)["stage"]}
+    return results | {"restored": shown(run_id)["stage"]}
 
 
 def experiments() -> dict[str, Any]:
-    made = client.create_experiment(f"{PREFIX}-second")
-    scrubber.name(made, "second")
-    client.set_experiment_tag(made, "team", "a")
-    client.rename_experiment(made, f"{PREFIX}-renamed")
-    found: dict[str, Any] = {"renamed": show_experiment(client.get_experiment(made))}
-    client.delete_experiment(made)
-    found["deleted"] = show_experiment(client.get_experiment_by_name(f"{PREFIX}-renamed"))
-    found["run in deleted"] = tried(lambda: client.create_run(made))
-    found["use of deleted"] = tried(lambda: mlflow.set_experiment(f"{PREFIX}-renamed"))
-    found["name taken"] = tried(lambda: client.create_experiment(f"{PREFIX}-renamed"))
-    found["by view"] = {
+    experiment_id = client.create_experiment(f"{PREFIX}-second")
+    scrubber.name(experiment_id, "second")
+    client.set_experiment_tag(experiment_id, "team", "a")
+    client.rename_experiment(experiment_id, f"{PREFIX}-renamed")
+    results: dict[str, Any] = {"renamed": show_experiment(client.get_experiment(experiment_id))}
+    client.delete_experiment(experiment_id)
+    results["deleted"] = show_experiment(client.get_experiment_by_name(f"{PREFIX}-renamed"))
+    results["run in deleted"] = attempt(lambda: client.create_run(experiment_id))
+    results["use of deleted"] = attempt(lambda: mlflow.set_experiment(f"{PREFIX}-renamed"))
+    results["name taken"] = attempt(lambda: client.create_experiment(f"{PREFIX}-renamed"))
+    results["by view"] = {
         str(view): [
-            each.name
-            for each in client.search_experiments(
+            match.name
+            for match in client.search_experiments(
                 view, filter_string=f"name LIKE '{PREFIX}%'", order_by=["name DESC"]
             )
         ]
         for view in (ViewType.ACTIVE_ONLY, ViewType.DELETED_ONLY, ViewType.ALL)
     }
-    client.restore_experiment(made)
-    found["restored"] = show_experiment(client.get_experiment(made))
+    client.restore_experiment(experiment_id)
+    results["restored"] = show_experiment(client.get_experiment(experiment_id))
     if hasattr(client, "delete_experiment_tag"):
-        client.delete_experiment_tag(made, "team")
-        found["tags"] = client.get_experiment(made).tags
-    found["by tag"] = [
-        each.name
-        for each in client.search_experiments(
+        client.delete_experiment_tag(experiment_id, "team")
+        results["tags"] = client.get_experiment(experiment_id).tags
+    results["by tag"] = [
+        match.name
+        for match in client.search_experiments(
             filter_string=f"tags.kind = 'light' AND name LIKE '{PREFIX}%'"
         )
     ]
-    found["default"] = show_experiment(client.get_experiment("0"))
-    found["absent"] = client.get_experiment_by_name(f"{PREFIX}-absent")
-    return found
+    results["default"] = show_experiment(client.get_experiment("0"))
+    results["absent"] = client.get_experiment_by_name(f"{PREFIX}-absent")
+    return results
 
 
-def show_experiment(found: Any) -> dict[str, Any]:
-    place = found.artifact_location.partition(":")[0]
-    return {"name": found.name, "stage": found.lifecycle_stage, "place": place, "tags": found.tags}
+def show_experiment(shown: Any) -> dict[str, Any]:
+    return {
+        "name": shown.name,
+        "stage": shown.lifecycle_stage,
+        "scheme": shown.artifact_location.partition(":")[0],
+        "tags": shown.tags,
+    }
 
 
 def names(filter_string: str = "", **more: Any) -> list[str]:
-    found = client.search_runs([experiment], filter_string, **more)
-    return [run.info.run_name for run in found]
+    runs = client.search_runs([experiment], filter_string, **more)
+    return [run.info.run_name for run in runs]
 
 
 def search() -> dict[str, Any]:
@@ -205,7 +209,7 @@ def search() -> dict[str, Any]:
         if number == 3:
             client.log_metric(run_id, "acc", float("nan"), step=1)
             client.set_terminated(run_id)
-    ours = "attributes.run_name LIKE 's_'"
+    searched_runs = "attributes.run_name LIKE 's_'"
     filters = [
         "metrics.acc > 0.2",
         "metrics.acc >= 0.2 AND params.n != '4'",
@@ -225,21 +229,24 @@ def search() -> dict[str, Any]:
     ]
     orders = [["metrics.acc DESC"], ["params.n ASC"], ["tags.`group`", "metrics.acc"], ["run_name"]]
     orders += [["metrics.absent", "attributes.run_name DESC"]]
-    first = client.search_runs([experiment], ours, max_results=4, order_by=["run_name"])
+    first = client.search_runs([experiment], searched_runs, max_results=4, order_by=["run_name"])
     second = client.search_runs(
-        [experiment], ours, max_results=4, order_by=["run_name"], page_token=first.token
+        [experiment], searched_runs, max_results=4, order_by=["run_name"], page_token=first.token
     )
     return {
         "filters": {
-            each: tried(lambda each=each: names(f"{ours} AND {each}", order_by=["run_name"]))
-            for each in filters
+            clause: attempt(
+                lambda clause=clause: names(f"{searched_runs} AND {clause}", order_by=["run_name"])
+            )
+            for clause in filters
         },
         "orders": {
-            str(each): tried(lambda each=each: names(ours, order_by=each)) for each in orders
+            str(order): attempt(lambda order=order: names(searched_runs, order_by=order))
+            for order in orders
         },
         "pages": [[run.info.run_name for run in page] for page in (first, second)],
         "last": second.token,
-        "newest first": names(ours),
+        "newest first": names(searched_runs),
     }
 
 
@@ -253,16 +260,16 @@ def artifacts() -> dict[str, Any]:
     client.log_dict(run_id, {"a": [1]}, "d.yaml")
     folder = Path(client.download_artifacts(run_id, ""))
     return {
-        "top": [(each.path, each.is_dir) for each in client.list_artifacts(run_id)],
+        "top": [(entry.path, entry.is_dir) for entry in client.list_artifacts(run_id)],
         "size of nothing": [
-            each.file_size for each in client.list_artifacts(run_id) if each.path == "empty"
+            entry.file_size for entry in client.list_artifacts(run_id) if entry.path == "empty"
         ],
         "deep": [
-            (each.path, each.is_dir, each.file_size)
-            for each in client.list_artifacts(run_id, "deep/er")
+            (entry.path, entry.is_dir, entry.file_size)
+            for entry in client.list_artifacts(run_id, "deep/er")
         ],
-        "of a file": [each.path for each in client.list_artifacts(run_id, "empty")],
-        "of nothing": [each.path for each in client.list_artifacts(run_id, "absent")],
+        "of a file": [entry.path for entry in client.list_artifacts(run_id, "empty")],
+        "of nothing": [entry.path for entry in client.list_artifacts(run_id, "absent")],
         "same": (folder / "deep/er/here.bin").read_bytes() == Path("here.bin").read_bytes(),
         "all": sorted(str(path.relative_to(folder)) for path in folder.rglob("*")),
         "text": mlflow.artifacts.load_text(f"runs:/{run_id}/notes/ä b.txt"),
@@ -273,7 +280,7 @@ def artifacts() -> dict[str, Any]:
 def failure(call: Callable[[], Any]) -> str:
     try:
         return f"no failure: {call()}"
-    except Exception as error:  # noqa: BLE001  the kind is what is compared
+    except Exception as error:  # noqa: BLE001  the type of the error is compared
         return type(error).__name__
 
 
@@ -286,12 +293,12 @@ def registry() -> dict[str, Any]:
         client.create_model_version(
             name, source, run_id, tags={"n": str(number)}, description=f"number {number}"
         )
-    client.update_model_version(name, "2", "told again")
+    client.update_model_version(name, "2", "changed again")
     client.set_model_version_tag(name, "2", "k", "v")
     client.delete_model_version_tag(name, "2", "n")
     client.set_registered_model_tag(name, "u", "2")
     client.delete_registered_model_tag(name, "t")
-    client.update_registered_model(name, "told")
+    client.update_registered_model(name, "changed")
     client.set_registered_model_alias(name, "best", "2")
     client.set_registered_model_alias(name, "best", "3")
     client.set_registered_model_alias(name, "first", "1")
@@ -299,7 +306,7 @@ def registry() -> dict[str, Any]:
     client.transition_model_version_stage(name, "1", "Production")
     client.transition_model_version_stage(name, "2", "staging")
     client.transition_model_version_stage(name, "3", "Production", archive_existing_versions=True)
-    found = {
+    results = {
         "model": show_model(client.get_registered_model(name)),
         "versions": versions(f"name = '{name}'"),
         "aliases found": [
@@ -316,18 +323,18 @@ def registry() -> dict[str, Any]:
         "found": [m.name for m in client.search_registered_models(f"name LIKE '{PREFIX}-m%'")],
     }
     client.delete_model_version(name, "3")
-    found["without 3"] = sorted(versions(f"name = '{name}'"))
-    found["alias of a deleted"] = tried(lambda: client.get_model_version_by_alias(name, "best"))
+    results["without 3"] = sorted(versions(f"name = '{name}'"))
+    results["alias of a deleted"] = attempt(lambda: client.get_model_version_by_alias(name, "best"))
     client.rename_registered_model(name, f"{name}-2")
-    found["renamed"] = sorted(versions(f"name = '{name}-2'"))
-    found["old name"] = tried(lambda: client.get_registered_model(name))
+    results["renamed"] = sorted(versions(f"name = '{name}-2'"))
+    results["old name"] = attempt(lambda: client.get_registered_model(name))
     client.delete_registered_model(f"{name}-2")
-    found["gone"] = versions(f"name = '{name}-2'")
-    return found
+    results["gone"] = versions(f"name = '{name}-2'")
+    return results
 
 
 def show_model(model: Any) -> dict[str, Any]:
-    latest = sorted(str(each.version) for each in model.latest_versions)
+    latest = sorted(str(version.version) for version in model.latest_versions)
     return {"name": model.name, "tags": dict(model.tags), "description": model.description} | {
         "aliases": dict(model.aliases),
         "latest": latest,
@@ -387,8 +394,8 @@ def wrong_runs() -> dict[str, Any]:
         "bad status": lambda: client.set_terminated(run_id, "DONE"),
         "path upwards": lambda: failure(lambda: client.list_artifacts(run_id, "../..")),
     }
-    found = {name: tried(call) for name, call in calls.items()}
-    return found | {"untouched": shown(run_id)["params"]}
+    results = {name: attempt(call) for name, call in calls.items()}
+    return results | {"untouched": shown(run_id)["params"]}
 
 
 def wrong_searches() -> dict[str, Any]:
@@ -406,12 +413,15 @@ def wrong_searches() -> dict[str, Any]:
         "params.n LIKE",
         "'a' = 'b'",
     ]
-    found = {each: tried(lambda each=each: names(each)) for each in filters}
-    found["order"] = tried(lambda: names(order_by=["metrics.acc SIDEWAYS"]))
-    found["order by what"] = tried(lambda: names(order_by=["colours.red"]))
-    found["too many"] = tried(lambda: names(max_results=50_001))
-    found["page"] = tried(lambda: names(page_token="no such page"))
-    return found
+    results = {
+        filter_string: attempt(lambda filter_string=filter_string: names(filter_string))
+        for filter_string in filters
+    }
+    results["order"] = attempt(lambda: names(order_by=["metrics.acc SIDEWAYS"]))
+    results["order by what"] = attempt(lambda: names(order_by=["colours.red"]))
+    results["too many"] = attempt(lambda: names(max_results=50_001))
+    results["page"] = attempt(lambda: names(page_token="no such page"))
+    return results
 
 
 def wrong_experiments() -> dict[str, Any]:
@@ -433,7 +443,7 @@ def wrong_experiments() -> dict[str, Any]:
         "filter": lambda: client.search_experiments(filter_string="colour = 'red'"),
         "order": lambda: client.search_experiments(order_by=["colour"]),
     }
-    return {name: tried(call) for name, call in calls.items()}
+    return {name: attempt(call) for name, call in calls.items()}
 
 
 def wrong_models() -> dict[str, Any]:
@@ -467,13 +477,13 @@ def wrong_models() -> dict[str, Any]:
         "versions by what": lambda: client.search_model_versions("colour = 'red'"),
         "too many": lambda: client.search_registered_models(max_results=100_001),
     }
-    found = {what: tried(call) for what, call in calls.items()}
+    results = {case: attempt(call) for case, call in calls.items()}
     client.delete_registered_model(name)
-    return found
+    return results
 
 
-PARTS = [metrics, params_and_tags, fluent, failing, statuses, life_cycle, experiments, search]
-PARTS += [artifacts, registry, wrong_runs, wrong_searches, wrong_experiments, wrong_models]
+CHECKS = [metrics, params_and_tags, fluent, failing, statuses, life_cycle, experiments, search]
+CHECKS += [artifacts, registry, wrong_runs, wrong_searches, wrong_experiments, wrong_models]
 
 if __name__ == "__main__":
     main()

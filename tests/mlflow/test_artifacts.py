@@ -1,4 +1,4 @@
-"""MLflow's API over plain HTTP: the artifact tree, who may write to it, and what becomes of it."""
+"""MLflow's API over plain HTTP: the artifact tree, write access, and pruning."""
 
 import socket
 import subprocess
@@ -27,16 +27,16 @@ def holder(api: Api) -> Iterator[Holder]:
     api.wait("holder")
 
 
-def put(api: Api, path: str, content: bytes = b"hello", **how: Any) -> Answer:
-    return api.ask("PUT", f"{TREE}/{quote(path)}", content, **how)
+def put(api: Api, path: str, content: bytes = b"hello", **options: Any) -> Answer:
+    return api.ask("PUT", f"{TREE}/{quote(path)}", content, **options)
 
 
-def get(api: Api, path: str, **how: Any) -> Answer:
-    return api.ask("GET", f"{TREE}/{quote(path)}", **how)
+def get(api: Api, path: str, **options: Any) -> Answer:
+    return api.ask("GET", f"{TREE}/{quote(path)}", **options)
 
 
-def query(api: Api, address: str, *, token: str | None = None, **asked: str) -> Answer:
-    return api.ask("GET", f"{address}?{urlencode(asked)}", token=token)
+def query(api: Api, address: str, *, token: str | None = None, **params: str) -> Answer:
+    return api.ask("GET", f"{address}?{urlencode(params)}", token=token)
 
 
 def listed(api: Api, folder: str) -> dict[str, int | None]:
@@ -51,8 +51,8 @@ def refused(answer: Answer, status: int, code: str) -> str:
 
 def run_of(api: Api, job: str) -> dict[str, Any]:
     run_id = api.job(job)["id"]
-    found = api.ask("GET", "/api/2.0/mlflow/runs/get", run_id=run_id).json
-    return dict(found["run"]["info"])
+    answer = api.ask("GET", "/api/2.0/mlflow/runs/get", run_id=run_id).json
+    return dict(answer["run"]["info"])
 
 
 def folder_of(info: dict[str, Any]) -> str:
@@ -103,23 +103,23 @@ def test_a_file_and_a_folder_can_be_deleted(api: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "content", "told"),
+    ("byte_range", "status", "content", "content_range"),
     [
         ("bytes=2-4", 206, b"234", "bytes 2-4/10"),
         ("bytes=7-", 206, b"789", "bytes 7-9/10"),
         ("bytes=-1", 206, b"9", "bytes 9-9/10"),
     ],
 )
-def test_a_part_of_a_file_can_be_asked_for(
-    api: Api, asked: str, status: int, content: bytes, told: str
+def test_a_byte_range_of_a_file_can_be_read(
+    api: Api, byte_range: str, status: int, content: bytes, content_range: str
 ) -> None:
     put(api, "range", b"0123456789")
-    headers = {"Range": asked, "Authorization": f"Bearer {api.token}"}
-    with urlopen(Request(f"{api.url}{TREE}/range", headers=headers), timeout=30) as answer:
+    headers = {"Range": byte_range, "Authorization": f"Bearer {api.token}"}
+    with urlopen(Request(f"{api.url}{TREE}/range", headers=headers), timeout=200) as answer:
         assert (answer.status, answer.read(), answer.headers["content-range"]) == (
             status,
             content,
-            told,
+            content_range,
         )
 
 
@@ -143,7 +143,7 @@ def test_a_file_is_served_as_what_its_name_says(api: Api, name: str, kind: str) 
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "disposition"),
     [
         ("a b.txt", 'filename="a b.txt"'),
         ('q"uote', 'filename="q\\"uote"'),
@@ -154,12 +154,12 @@ def test_a_file_is_served_as_what_its_name_says(api: Api, name: str, kind: str) 
         ("dog%step%1%timestamp%1794747338017%i9", "filename=dog%step%1%timestamp%1794747338017%i9"),
     ],
 )
-def test_names_are_kept(api: Api, name: str, told: str) -> None:
+def test_names_are_kept(api: Api, name: str, disposition: str) -> None:
     assert put(api, f"names/{name}", name.encode()).status == 200
     assert name in listed(api, "names")
     answer = get(api, f"names/{name}")
     assert answer.content == name.encode()
-    assert answer.headers["content-disposition"] == f"attachment; {told}"
+    assert answer.headers["content-disposition"] == f"attachment; {disposition}"
 
 
 @pytest.mark.parametrize(
@@ -201,17 +201,17 @@ def test_a_line_break_ends_no_path(api: Api) -> None:
 
 def test_a_path_is_a_file_or_a_folder(api: Api) -> None:
     put(api, "either/a/b")
-    told = refused(put(api, "either/a"), 400, "INVALID_PARAMETER_VALUE")
-    assert told == "'either/a' cannot be written: it is a folder"
-    told = refused(put(api, "either/a/b/c"), 400, "INVALID_PARAMETER_VALUE")
-    assert told == "'either/a/b/c' cannot be written: 'either/a/b' is a file"
-    told = refused(get(api, "either/a"), 400, "INVALID_PARAMETER_VALUE")
-    assert told == "Artifact path refers to a directory, not a file: 'either/a'"
-    told = refused(get(api, "either/x"), 404, "RESOURCE_DOES_NOT_EXIST")
-    assert told == "No such artifact: 'either/x'"
+    message = refused(put(api, "either/a"), 400, "INVALID_PARAMETER_VALUE")
+    assert message == "'either/a' cannot be written: it is a folder"
+    message = refused(put(api, "either/a/b/c"), 400, "INVALID_PARAMETER_VALUE")
+    assert message == "'either/a/b/c' cannot be written: 'either/a/b' is a file"
+    message = refused(get(api, "either/a"), 400, "INVALID_PARAMETER_VALUE")
+    assert message == "Artifact path refers to a directory, not a file: 'either/a'"
+    message = refused(get(api, "either/x"), 404, "RESOURCE_DOES_NOT_EXIST")
+    assert message == "No such artifact: 'either/x'"
     for path in ("either/new/", "either/new%2F"):
-        told = refused(api.ask("PUT", f"{TREE}/{path}", b"x"), 400, "INVALID_PARAMETER_VALUE")
-        assert "must include a filename" in told
+        message = refused(api.ask("PUT", f"{TREE}/{path}", b"x"), 400, "INVALID_PARAMETER_VALUE")
+        assert "must include a filename" in message
 
 
 def test_nothing_is_open_without_a_token(api: Api) -> None:
@@ -230,13 +230,13 @@ def test_nothing_is_open_without_a_token(api: Api) -> None:
 
 def test_a_client_that_breaks_off_leaves_nothing(api: Api) -> None:
     before = set(blob_files(api))
-    place = urlsplit(api.url)
+    address = urlsplit(api.url)
     head = f"PUT {TREE}/broken/off HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\n"
-    with socket.create_connection((place.hostname, place.port)) as line:
-        line.sendall(f"{head}Authorization: Bearer {api.token}\r\n\r\n".encode())
-        line.sendall(b"x" * 3_000_000)
-        _await_that(lambda: set(blob_files(api)) > before)
-    _await_that(lambda: set(blob_files(api)) == before)
+    with socket.create_connection((address.hostname, address.port)) as connection:
+        connection.sendall(f"{head}Authorization: Bearer {api.token}\r\n\r\n".encode())
+        connection.sendall(b"x" * 3_000_000)
+        _wait_until(lambda: set(blob_files(api)) > before)
+    _wait_until(lambda: set(blob_files(api)) == before)
     refused(get(api, "broken/off"), 404, "RESOURCE_DOES_NOT_EXIST")
 
 
@@ -248,9 +248,9 @@ def test_a_large_file_is_never_in_memory(api: Api) -> None:
     before = _peak(api.pid)
     headers = {"Authorization": f"Bearer {api.token}", "Content-Length": str(192 << 20)}
     request = Request(f"{api.url}{TREE}/large", pieces(), headers, method="PUT")
-    with urlopen(request, timeout=100) as answer:
+    with urlopen(request, timeout=200) as answer:
         assert answer.status == 200
-    with urlopen(Request(f"{api.url}{TREE}/large", headers=headers), timeout=100) as answer:
+    with urlopen(Request(f"{api.url}{TREE}/large", headers=headers), timeout=200) as answer:
         for piece in pieces():
             assert answer.read(len(piece)) == piece
     assert _peak(api.pid) - before < 64 << 20
@@ -263,60 +263,67 @@ def test_a_run_lists_its_artifacts(api: Api) -> None:
     put(api, f"{folder_of(info)}/a.txt")
     put(api, f"{folder_of(info)}/dir/b c.txt")
     listing = "/api/2.0/mlflow/artifacts/list"
-    found = query(api, listing, run_id=info["run_id"]).json
-    assert found["root_uri"] == info["artifact_uri"]
-    assert found["files"] == [
+    listing_page = query(api, listing, run_id=info["run_id"]).json
+    assert listing_page["root_uri"] == info["artifact_uri"]
+    assert listing_page["files"] == [
         {"path": "a.txt", "is_dir": False, "file_size": 5},
         {"path": "dir", "is_dir": True},
     ]
-    found = query(api, listing, run_id=info["run_id"], path="dir").json
-    assert found["files"] == [{"path": "dir/b c.txt", "is_dir": False, "file_size": 5}]
+    listing_page = query(api, listing, run_id=info["run_id"], path="dir").json
+    assert listing_page["files"] == [{"path": "dir/b c.txt", "is_dir": False, "file_size": 5}]
     refused(query(api, listing, run_id="none"), 404, "RESOURCE_DOES_NOT_EXIST")
     refused(api.ask("GET", listing), 400, "INVALID_PARAMETER_VALUE")
-    for named in ("run_id", "run_uuid"):
-        asked = {named: info["run_id"], "path": "dir/b c.txt"}
-        assert query(api, "/get-artifact", **asked).content == b"hello"
+    for parameter in ("run_id", "run_uuid"):
+        params = {parameter: info["run_id"], "path": "dir/b c.txt"}
+        assert query(api, "/get-artifact", **params).content == b"hello"
     outside = query(api, "/get-artifact", run_id=info["run_id"], path="../x")
     refused(outside, 400, "INVALID_PARAMETER_VALUE")
 
 
-def test_what_the_server_can_do_is_told_without_a_token(api: Api) -> None:
-    told = api.ask("GET", "/api/3.0/mlflow/server-info", token="").json
-    assert (told["store_type"], told["workspaces_enabled"]) == ("SqlStore", False)
+def test_the_server_info_needs_no_token(api: Api) -> None:
+    server_info = api.ask("GET", "/api/3.0/mlflow/server-info", token="").json
+    assert (server_info["store_type"], server_info["workspaces_enabled"]) == ("SqlStore", False)
     answer = api.ask("GET", "/api/2.0/mlflow-artifacts/presigned/a/b")
     refused(answer, 501, "NOT_IMPLEMENTED")
 
 
-def test_a_job_writes_to_its_own_folders_alone(api: Api, holder: Holder) -> None:
+def test_a_job_writes_only_to_its_own_folders(api: Api, holder: Holder) -> None:
     alien = api.ask("POST", "/api/2.0/mlflow/runs/create", {"experiment_id": "0"}).json
     alien_folder = folder_of(alien["run"]["info"])
     put(api, f"{alien_folder}/a")
-    own = folder_of(run_of(api, "holder"))
+    job_folder = folder_of(run_of(api, "holder"))
     child = holder.post("runs/create", experiment_id="0").json["run"]["info"]
-    for folder in (own, f"{own}/deep", folder_of(child)):
+    for folder in (job_folder, f"{job_folder}/deep", folder_of(child)):
         assert put(api, f"{folder}/mine", token=holder.token).status == 200
-    above = own.rpartition("/")[0]
-    for path in ("x", own, f"{above}/x", f"{own}x/y", f"{alien_folder}/a", "registry/1/x"):
-        told = refused(put(api, path, token=holder.token), 403, "PERMISSION_DENIED")
-        assert "its own runs" in told
+    above = job_folder.rpartition("/")[0]
+    for path in (
+        "x",
+        job_folder,
+        f"{above}/x",
+        f"{job_folder}x/y",
+        f"{alien_folder}/a",
+        "registry/1/x",
+    ):
+        message = refused(put(api, path, token=holder.token), 403, "PERMISSION_DENIED")
+        assert "its own runs" in message
     for path in (alien_folder, f"{alien_folder}/a", above, "registry"):
         answer = api.ask("DELETE", f"{TREE}/{path}", token=holder.token)
         refused(answer, 403, "PERMISSION_DENIED")
     assert get(api, f"{alien_folder}/a", token=holder.token).content == b"hello"
-    assert api.ask("DELETE", f"{TREE}/{own}/deep", token=holder.token).status == 200
-    assert listed(api, own) == {"mine": 5}
+    assert api.ask("DELETE", f"{TREE}/{job_folder}/deep", token=holder.token).status == 200
+    assert listed(api, job_folder) == {"mine": 5}
 
 
-def test_a_job_in_an_experiment_with_a_place_of_its_own(api: Api, holder: Holder) -> None:
-    asked = {"name": "elsewhere", "artifact_location": "mlflow-artifacts:/far/away"}
-    made = api.ask("POST", "/api/2.0/mlflow/experiments/create", asked).json
-    run = holder.post("runs/create", experiment_id=made["experiment_id"]).json["run"]["info"]
+def test_a_job_in_an_experiment_with_an_artifact_location(api: Api, holder: Holder) -> None:
+    body = {"name": "elsewhere", "artifact_location": "mlflow-artifacts:/far/away"}
+    experiment = api.ask("POST", "/api/2.0/mlflow/experiments/create", body).json
+    run = holder.post("runs/create", experiment_id=experiment["experiment_id"]).json["run"]["info"]
     assert folder_of(run) == f"far/away/{run['run_id']}/artifacts"
     assert put(api, f"{folder_of(run)}/a", token=holder.token).status == 200
     refused(put(api, "far/away/x", token=holder.token), 403, "PERMISSION_DENIED")
 
 
-LEAVES = """
+WRITES_OUTPUTS = """
 import os
 os.makedirs("outputs/model")
 open("outputs/model/w", "w").write("weights")
@@ -325,13 +332,13 @@ open("logs/own.txt", "w").write("log")
 """
 
 
-def test_what_a_job_left_is_among_its_artifacts(api: Api) -> None:
-    api.submit(sys.executable, "-c", LEAVES, name="leaves")
+def test_outputs_of_a_job_are_among_its_artifacts(api: Api) -> None:
+    api.submit(sys.executable, "-c", WRITES_OUTPUTS, name="leaves")
     assert api.wait("leaves")["state"] == "succeeded"
     folder = folder_of(run_of(api, "leaves"))
     put(api, f"{folder}/plot.png")
     assert listed(api, folder) == {"logs/": None, "outputs/": None, "plot.png": 5}
-    # a client would trip over a name that it reads as another one
+    # names that clients would decode to another name are not listed
     assert listed(api, f"{folder}/outputs") == {"model/": None}
     assert get(api, f"{folder}/outputs/model/w").content == b"weights"
     assert get(api, f"{folder}/logs/own.txt").content == b"log"
@@ -342,7 +349,7 @@ def test_what_a_job_left_is_among_its_artifacts(api: Api) -> None:
 
 
 def test_artifacts_go_with_their_job_and_their_bytes_with_them(api: Api) -> None:
-    api.submit(sys.executable, "-c", LEAVES, name="leaving")
+    api.submit(sys.executable, "-c", WRITES_OUTPUTS, name="leaving")
     api.wait("leaving")
     folder = folder_of(run_of(api, "leaving"))
     put(api, f"{folder}/own", b"only the job has this")
@@ -351,29 +358,29 @@ def test_artifacts_go_with_their_job_and_their_bytes_with_them(api: Api) -> None
     assert api.ask("DELETE", "/api/jobs/leaving").status == 204
     assert listed(api, folder) == {}
     refused(get(api, f"{folder}/own"), 404, "RESOURCE_DOES_NOT_EXIST")
-    _collect(api)
+    _prune(api)
     contents = [path.read_bytes() for path in blob_files(api) if path.stat().st_size < 100]
     assert b"only the job has this" not in contents
     assert get(api, "stays/shared").content == b"two have this"
 
 
 def test_a_registered_model_outlives_its_job(api: Api) -> None:
-    api.submit(sys.executable, "-c", LEAVES, name="origin")
+    api.submit(sys.executable, "-c", WRITES_OUTPUTS, name="origin")
     api.wait("origin")
     info = run_of(api, "origin")
     put(api, f"{folder_of(info)}/net/MLmodel", b"a model")
     put(api, f"{folder_of(info)}/other", b"x")
     api.ask("POST", "/api/2.0/mlflow/registered-models/create", {"name": "net"})
-    for place in ("net", "outputs/model"):
-        source = f"{info['artifact_uri']}/{place}"
-        asked = {"name": "net", "source": source, "run_id": info["run_id"]}
-        made = api.ask("POST", "/api/2.0/mlflow/model-versions/create", asked)
-        assert made.status == 200, made.content
+    for artifact in ("net", "outputs/model"):
+        source = f"{info['artifact_uri']}/{artifact}"
+        body = {"name": "net", "source": source, "run_id": info["run_id"]}
+        created = api.ask("POST", "/api/2.0/mlflow/model-versions/create", body)
+        assert created.status == 200, created.content
     assert api.ask("DELETE", "/api/jobs/origin").status == 204
-    _collect(api)
+    _prune(api)
     for version, path, content in (("1", "MLmodel", b"a model"), ("2", "w", b"weights")):
-        asked = {"name": "net", "version": version, "path": path}
-        assert query(api, "/model-versions/get-artifact", **asked).content == content
+        body = {"name": "net", "version": version, "path": path}
+        assert query(api, "/model-versions/get-artifact", **body).content == content
     refused(get(api, f"{folder_of(info)}/other"), 404, "RESOURCE_DOES_NOT_EXIST")
 
 
@@ -404,45 +411,47 @@ assert left == sorted([small, "upload.json"]), left
 """
 
 
-def test_a_full_disk_is_told_and_nothing_is_left_on_it(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_no_partial_file_remains(tmp_path: Path) -> None:
     command = ["unshare", "--user", "--map-root-user", "--mount", sys.executable, "-c", FULL]
     try:
         ended = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True)
     except FileNotFoundError:
-        lacking("there is no unshare here")
+        lacking("unshare is not installed")
         return
     if ended.returncode == 77 or "unshare" in ended.stderr:
-        lacking("this machine does not let its users mount")
+        lacking("users cannot mount on this machine")
     assert ended.returncode == 0, ended.stderr
 
 
-def _collect(api: Api) -> None:
-    assert api.ask("POST", "/api/server/collect", keep=0).status == 200
+def _prune(api: Api) -> None:
+    assert api.ask("POST", "/api/server/prune", keep=0).status == 200
 
 
 def _peak(pid: int) -> int:
-    """Return the most memory that a process ever had."""
+    """Return the peak memory of a process in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
 
-def _await_that(holds: Any) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to be"
+def _wait_until(is_true: Any) -> None:
+    deadline = time.monotonic() + 200
+    while not is_true():
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.02)
 
 
 def test_a_browser_sends_a_small_file_to_a_run(api: Api, holder: Holder) -> None:
     run_id = api.job("holder")["id"]
-    where = "/ajax-api/2.0/mlflow/upload-artifact?" + urlencode({"run_uuid": run_id})
-    assert api.ask("POST", f"{where}&path=sent/a.txt", b"sent").status == 200
+    url_path = "/ajax-api/2.0/mlflow/upload-artifact?" + urlencode({"run_uuid": run_id})
+    assert api.ask("POST", f"{url_path}&path=sent/a.txt", b"sent").status == 200
     assert query(api, "/get-artifact", run_uuid=run_id, path="sent/a.txt").content == b"sent"
-    for more, content, word in (
+    for extra_query, content, word in (
         ("", b"x", "path"),
         ("&path=../a.txt", b"x", "Invalid path"),
         ("&path=a.txt", b"", "data"),
         ("&path=a.txt", bytes((10 << 20) + 1), "too large"),
     ):
-        said = refused(api.ask("POST", where + more, content), 400, "INVALID_PARAMETER_VALUE")
-        assert word in said
+        message = refused(
+            api.ask("POST", url_path + extra_query, content), 400, "INVALID_PARAMETER_VALUE"
+        )
+        assert word in message

@@ -1,4 +1,4 @@
-"""MLflow's API with what no client sends: refused in a sentence, and nothing is lost by it."""
+"""MLflow's API with requests that no client sends: refused, without a loss of data."""
 
 import base64
 import json
@@ -18,8 +18,8 @@ def post(api: Api, path: str, **body: Any) -> Answer:
     return api.ask("POST", f"/api/2.0/mlflow/{path}", body)
 
 
-def new_run(api: Api, **asked: Any) -> dict[str, Any]:
-    return post(api, "runs/create", start_time=5, **asked).json["run"]["info"]
+def new_run(api: Api, **fields: Any) -> dict[str, Any]:
+    return post(api, "runs/create", start_time=5, **fields).json["run"]["info"]
 
 
 def refused(answer: Answer) -> str:
@@ -28,7 +28,7 @@ def refused(answer: Answer) -> str:
     return str(answer.json["message"])
 
 
-def test_a_search_is_ordered_by_so_many_fields_and_no_more(api: Api) -> None:
+def test_a_search_is_ordered_by_at_most_20_fields(api: Api) -> None:
     new_run(api)
     for kind in ("metrics", "params", "tags"):
         fields = [f"{kind}.m{number}" for number in range(20)]
@@ -63,17 +63,17 @@ def test_it_is_refused(api: Api, path: str, body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", ["dataset_name", "dataset_digest", "model_id"])
 @pytest.mark.parametrize("value", [["a"], 5, True, {"a": 1}])
-def test_what_a_metric_was_measured_on_is_text(api: Api, name: str, value: Any) -> None:
+def test_the_model_and_dataset_of_a_metric_are_strings(api: Api, name: str, value: Any) -> None:
     point = {"run_id": new_run(api)["run_id"], "key": "m", "value": 1, "timestamp": 1}
-    about = {"dataset_name": "d", "dataset_digest": "x", "model_id": "m-1"} | {name: value}
-    refused(post(api, "runs/log-metric", **point, **about))
+    related = {"dataset_name": "d", "dataset_digest": "x", "model_id": "m-1"} | {name: value}
+    refused(post(api, "runs/log-metric", **point, **related))
 
 
 @pytest.mark.parametrize(
     "name", ["name", "digest", "source_type", "source", "schema", "profile", "tags"]
 )
 @pytest.mark.parametrize("value", [["x"], 5, {"x": 1}, [{"key": 1, "value": "x"}]])
-def test_a_dataset_is_made_of_text(api: Api, name: str, value: Any) -> None:
+def test_the_fields_of_a_dataset_are_strings(api: Api, name: str, value: Any) -> None:
     run_id = new_run(api)["run_id"]
     dataset: dict[str, Any] = {"name": "n", "digest": "d", "source_type": "local", "source": "s"}
     row: dict[str, Any] = {"dataset": dataset}
@@ -84,28 +84,28 @@ def test_a_dataset_is_made_of_text(api: Api, name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     "content", ['{"offset": Infinity}', "[" * 3000, '{"offset": 1e30}', f'{{"offset": {LONG}}}']
 )
-def test_a_page_token_of_ones_own_is_refused(api: Api, content: str) -> None:
+def test_an_invented_page_token_is_refused(api: Api, content: str) -> None:
     run_id = new_run(api)["run_id"]
     token = base64.b64encode(content.encode()).decode()
-    where = "/api/2.0/mlflow/metrics/get-history"
+    path = "/api/2.0/mlflow/metrics/get-history"
     pages: list[dict[str, Any]] = [{}, {"max_results": 5}]
     for more in pages:
-        asked: dict[str, Any] = {"run_id": run_id, "metric_key": "m", "page_token": token}
-        refused(api.ask("GET", where, **asked, **more))
+        query: dict[str, Any] = {"run_id": run_id, "metric_key": "m", "page_token": token}
+        refused(api.ask("GET", path, **query, **more))
 
 
-def test_a_history_may_be_asked_for_in_pages_of_any_size(api: Api) -> None:
-    asked: dict[str, Any] = {"run_id": new_run(api)["run_id"], "metric_key": "m"}
-    asked["max_results"] = LARGEST
-    assert api.ask("GET", "/api/2.0/mlflow/metrics/get-history", **asked).json == {"metrics": []}
+def test_a_history_can_be_read_in_pages_of_any_size(api: Api) -> None:
+    query: dict[str, Any] = {"run_id": new_run(api)["run_id"], "metric_key": "m"}
+    query["max_results"] = LARGEST
+    assert api.ask("GET", "/api/2.0/mlflow/metrics/get-history", **query).json == {"metrics": []}
 
 
 def test_a_status_that_is_no_number_is_refused(api: Api) -> None:
-    made = post(api, "logged-models", experiment_id="0", name="m").json["model"]["info"]
-    where = f"/api/2.0/mlflow/logged-models/{made['model_id']}"
+    model = post(api, "logged-models", experiment_id="0", name="m").json["model"]["info"]
+    path = f"/api/2.0/mlflow/logged-models/{model['model_id']}"
     wrong: list[Any] = [float("inf"), [], LONG, 99]
     for status in wrong:
-        refused(api.ask("PATCH", where, {"status": status}))
+        refused(api.ask("PATCH", path, {"status": status}))
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_a_source_that_is_no_address_is_refused(api: Api, source: str) -> None:
 
 def test_a_part_that_has_no_number_is_refused(api: Api) -> None:
     for number in (LONG, "x", "-1"):
-        where = f"/api/2.0/mlflow-artifacts/mpu/part/x/{number}?proof=é"
-        assert api.ask("PUT", where.replace("é", "%C3%A9"), b"x", token="").status == 403
+        path = f"/api/2.0/mlflow-artifacts/mpu/part/x/{number}?proof=é"
+        assert api.ask("PUT", path.replace("é", "%C3%A9"), b"x", token="").status == 403
 
 
 def test_the_models_of_a_run_are_the_newest_that_fit(api: Api) -> None:
@@ -170,21 +170,26 @@ def test_names_and_descriptions_have_a_length(api: Api) -> None:
 
 
 def test_a_job_cannot_have_the_artifacts_of_others_removed_with_it(api: Api) -> None:
-    theirs = new_run(api)["artifact_uri"].partition(":/")[2]
-    assert api.ask("PUT", f"{TREE}/{theirs}/kept.txt", b"kept").status == 200
+    foreign_folder = new_run(api)["artifact_uri"].partition(":/")[2]
+    assert api.ask("PUT", f"{TREE}/{foreign_folder}/kept.txt", b"kept").status == 200
     holder = Holder(api, "thief")
-    for location in ("mlflow-artifacts:/0/#", "mlflow-artifacts:/0", f"mlflow-artifacts:/{theirs}"):
+    for location in (
+        "mlflow-artifacts:/0/#",
+        "mlflow-artifacts:/0",
+        f"mlflow-artifacts:/{foreign_folder}",
+    ):
         answer = holder.post("experiments/create", name="f", artifact_location=location)
         assert answer.status in (400, 403)
     assert holder.post("experiments/create", name="f", artifact_location="s3://mine").status == 200
-    assert holder.post("registered-models/rename", name="a", new_name="b").status == 403
+    post(api, "registered-models/create", name="foreign")
+    assert holder.post("registered-models/rename", name="foreign", new_name="b").status == 403
     api.ask("POST", "/api/jobs/thief/cancel")
     api.wait("thief")
     assert api.ask("DELETE", "/api/jobs/thief").status == 204
-    assert api.ask("GET", f"{TREE}/{theirs}/kept.txt").content == b"kept"
+    assert api.ask("GET", f"{TREE}/{foreign_folder}/kept.txt").content == b"kept"
 
 
-def test_a_version_that_goes_leaves_the_files_of_others(api: Api) -> None:
+def test_deleting_a_version_keeps_the_files_of_others(api: Api) -> None:
     api.submit(
         "sh",
         "-c",
@@ -192,11 +197,11 @@ def test_a_version_that_goes_leaves_the_files_of_others(api: Api) -> None:
         name="left",
     )
     api.wait("left")
-    made = {"job": "left", "path": "outputs/m"}
-    assert api.ask("POST", "/api/models/first/versions", made).status == 201
-    asked = {"name": "first", "version": "1"}
-    found = api.ask("GET", "/api/2.0/mlflow/model-versions/get-download-uri", **asked)
-    location = found.json["artifact_uri"]
+    registration = {"job": "left", "path": "outputs/m"}
+    assert api.ask("POST", "/api/models/first/versions", registration).status == 201
+    query = {"name": "first", "version": "1"}
+    answer = api.ask("GET", "/api/2.0/mlflow/model-versions/get-download-uri", **query)
+    location = answer.json["artifact_uri"]
     post(api, "registered-models/create", name="second")
     for source in (
         f"{location}/sub",

@@ -1,17 +1,17 @@
-"""MLflow's clients, new and a year old, see no difference between MLflow's server and ours."""
+"""MLflow's clients, new and a year old, get the same from MLflow's server and from Retarget's."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.mlflow.conftest import Client
+from tests.mlflow.conftest import CLIENT_SECONDS, Client
 from tests.server.conftest import Api
 
-pytestmark = pytest.mark.timeout(600)  # whoever comes first starts MLflow's server
+pytestmark = pytest.mark.timeout(CLIENT_SECONDS + 300)  # the first test starts MLflow's server
 
-# What differs on purpose: docs/mlflow-compatibility.md says why.
-DECIDED = {
+# Intended differences. docs/mlflow-compatibility.md has the reasons.
+INTENDED = {
     "/artifacts/size of nothing",
     "/metrics/histories/down",
     "/metrics/histories/up",
@@ -27,26 +27,30 @@ DECIDED = {
 def test_the_light_client_gets_the_same_answers_and_the_same_errors(
     client: Callable[[str], Client], our_server: Api, mlflow_server: str, name: str
 ) -> None:
-    theirs, ours = client(name).compare("skinny_check.py", our_server, mlflow_server)
-    found = dict(differences(theirs, ours))
-    assert not {place: both for place, both in found.items() if place not in DECIDED}
-    assert found.keys() == DECIDED
+    mlflow_results, retarget_results = client(name).compare(
+        "skinny_check.py", our_server, mlflow_server
+    )
+    mismatches = dict(differences(mlflow_results, retarget_results))
+    assert not {path: values for path, values in mismatches.items() if path not in INTENDED}
+    assert mismatches.keys() == INTENDED
 
 
 @pytest.mark.parametrize("name", ["mlflow-new", "mlflow-old"])
 def test_autologging_models_and_files_come_out_the_same(
     client: Callable[[str], Client], our_server: Api, mlflow_server: str, name: str
 ) -> None:
-    theirs, ours = client(name).compare("client_check.py", our_server, mlflow_server)
-    assert not dict(differences(theirs, ours))
+    mlflow_results, retarget_results = client(name).compare(
+        "client_check.py", our_server, mlflow_server
+    )
+    assert not dict(differences(mlflow_results, retarget_results))
 
 
-def differences(theirs: Any, ours: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """Tell, value by value, where ours is not what theirs is."""
-    if not isinstance(theirs, dict) or not isinstance(ours, dict):
-        if ours != theirs:
-            yield place, f"MLflow says {theirs!r}, we say {ours!r}"
+def differences(expected: Any, actual: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the path and a message for each value that differs."""
+    if not isinstance(expected, dict) or not isinstance(actual, dict):
+        if actual != expected:
+            yield path, f"MLflow: {expected!r}, Retarget: {actual!r}"
         return
-    both: list[dict[str, Any]] = [theirs, ours]
-    for key in sorted({*both[0], *both[1]}):
-        yield from differences(both[0].get(key), both[1].get(key), f"{place}/{key}")
+    pair: list[dict[str, Any]] = [expected, actual]
+    for key in sorted({*pair[0], *pair[1]}):
+        yield from differences(pair[0].get(key), pair[1].get(key), f"{path}/{key}")

@@ -1,4 +1,4 @@
-"""Scripts that use plain `mlflow.*`, with nothing set up, in a job: the job is the run."""
+"""Scripts that call `mlflow.*` in a job, without any setup, log to the run of the job."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ CLIENTS = pytest.mark.parametrize("name", ["skinny-new", "skinny-old"])
 
 
 class Jobs:
-    """Runs scripts as jobs with a client's Python, and looks at what is with their runs."""
+    """Runs scripts as jobs with the Python of a client, and reads their runs."""
 
     def __init__(self, retarget: Cli, home: Path, folder: Path) -> None:
         self._retarget, self._home, self._folder = retarget, home, folder
@@ -24,24 +24,24 @@ class Jobs:
     def run(self, client: str, script: str, *options: str) -> dict[str, Any]:
         (self._folder / "script.py").write_text(script)
         options = ("--python", str(part(client)), "--name", "it", *options)
-        quiet = ("--set-env", "MLFLOW_DISABLE_TELEMETRY=true", "--set-env", "DO_NOT_TRACK=true")
+        quiet = ("--env", "MLFLOW_DISABLE_TELEMETRY=true", "--env", "DO_NOT_TRACK=true")
         self.done = self._retarget("run", *options, *quiet, "script.py", cwd=self._folder)
         return self.api.job("it")
 
     @property
     def api(self) -> Api:
-        facts = json.loads((self._home / "server.json").read_text())
-        return Api(self._home, facts, (self._home / "token").read_text())
+        server_info = json.loads((self._home / "servers/main/server.json").read_text())
+        return Api(self._home, server_info, (self._home / "token").read_text())
 
     def get(self, run_id: str) -> dict[str, Any]:
-        found = self.api.ask("GET", "/api/2.0/mlflow/runs/get", run_id=run_id)
-        assert found.status == 200, found.content
-        return found.json["run"]
+        answer = self.api.ask("GET", "/api/2.0/mlflow/runs/get", run_id=run_id)
+        assert answer.status == 200, answer.content
+        return answer.json["run"]
 
-    def search(self, **asked: Any) -> list[dict[str, Any]]:
-        found = self.api.ask("POST", "/api/2.0/mlflow/runs/search", asked)
-        assert found.status == 200, found.content
-        return found.json.get("runs", [])
+    def search(self, **query: Any) -> list[dict[str, Any]]:
+        answer = self.api.ask("POST", "/api/2.0/mlflow/runs/search", query)
+        assert answer.status == 200, answer.content
+        return answer.json.get("runs", [])
 
 
 @pytest.fixture
@@ -76,9 +76,9 @@ def test_a_script_without_any_set_up_logs_to_the_run_of_its_job(jobs: Jobs, name
     assert pairs(run["data"]["params"]) == {"lr": "0.1"}
     assert pairs(run["data"]["metrics"]) == {"loss": pytest.approx(1 / 3)}
     assert pairs(run["data"]["tags"])["kind"] == "plain"
-    where = f"/api/2.0/mlflow/artifacts/list?run_id={job['id']}&path=notes"
-    listed = jobs.api.ask("GET", where)
-    assert [each["path"] for each in listed.json["files"]] == ["notes/a.txt"]
+    path = f"/api/2.0/mlflow/artifacts/list?run_id={job['id']}&path=notes"
+    listed = jobs.api.ask("GET", path)
+    assert [file["path"] for file in listed.json["files"]] == ["notes/a.txt"]
 
 
 STARTED = """
@@ -96,8 +96,8 @@ def test_start_run_takes_up_the_jobs_run_and_nested_runs_are_below_it(
     jobs: Jobs, name: str
 ) -> None:
     job = jobs.run(name, STARTED)
-    said = next(line for line in jobs.done.stdout.splitlines() if line.startswith("ids"))
-    _, outer, inner = said.split()
+    ids_line = next(line for line in jobs.done.stdout.splitlines() if line.startswith("ids"))
+    _, outer, inner = ids_line.split()
     assert outer == job["id"]
     assert pairs(jobs.get(outer)["data"]["metrics"]) == {"outer": 1}
     nested = jobs.get(inner)
@@ -134,10 +134,10 @@ def test_a_job_that_fails_after_its_run_was_finished_has_failed(jobs: Jobs) -> N
 def test_a_script_that_names_its_experiment_takes_its_job_there(jobs: Jobs, name: str) -> None:
     job = jobs.run(name, "import mlflow\nmlflow.set_experiment('mine')" + PLAIN)
     assert job["state"] == "succeeded", jobs.done.stdout + jobs.done.stderr
-    found = jobs.api.ask(
+    experiment = jobs.api.ask(
         "GET", "/api/2.0/mlflow/experiments/get-by-name", experiment_name="mine"
     ).json["experiment"]
-    runs = jobs.search(experiment_ids=[found["experiment_id"]], filter="params.lr = '0.1'")
+    runs = jobs.search(experiment_ids=[experiment["experiment_id"]], filter="params.lr = '0.1'")
     assert [run["info"]["run_id"] for run in runs] == [job["id"]]
 
 
@@ -153,3 +153,67 @@ except mlflow.exceptions.MlflowException as error:
     jobs.run("skinny-new", script, "--name", "other")
     assert "refused PERMISSION_DENIED" in jobs.done.stdout
     assert pairs(jobs.get(first["id"])["data"]["metrics"]) == {"loss": pytest.approx(1 / 3)}
+
+
+OWN = """
+import mlflow
+client = mlflow.MlflowClient()
+experiment = client.create_experiment("draft")
+client.create_run(experiment)
+client.rename_experiment(experiment, "final")
+print("renamed to", client.get_experiment(experiment).name)
+client.delete_experiment(experiment)
+client.restore_experiment(experiment)
+client.delete_experiment(experiment)
+print("experiment is", client.get_experiment(experiment).lifecycle_stage)
+client.create_registered_model("first")
+for number in ("1", "2"):
+    client.create_model_version("first", "s3://bucket/net", None)
+client.delete_model_version("first", "1")
+client.rename_registered_model("first", "second")
+print("versions", [v.version for v in client.search_model_versions("name = 'second'")])
+client.delete_registered_model("second")
+print("models", [model.name for model in client.search_registered_models()])
+"""
+
+
+@CLIENTS
+def test_a_job_may_rename_and_delete_what_it_created(jobs: Jobs, name: str) -> None:
+    job = jobs.run(name, OWN)
+    assert job["state"] == "succeeded", jobs.done.stdout + jobs.done.stderr
+    for line in ("renamed to final", "experiment is deleted", "versions [2]", "models []"):
+        assert line in jobs.done.stdout.replace("'2'", "2")
+
+
+NOT_OWN = """
+import mlflow
+client = mlflow.MlflowClient()
+client.create_experiment("shared")
+client.create_registered_model("shared")
+client.create_model_version("shared", "s3://bucket/net", None)
+"""
+OF_ANOTHER = """
+import mlflow
+client = mlflow.MlflowClient()
+experiment = client.get_experiment_by_name("shared").experiment_id
+for change in (
+    lambda: client.rename_experiment(experiment, "mine"),
+    lambda: client.delete_experiment(experiment),
+    lambda: client.rename_experiment("0", "mine"),
+    lambda: client.rename_registered_model("shared", "mine"),
+    lambda: client.delete_registered_model("shared"),
+    lambda: client.delete_model_version("shared", "1"),
+):
+    try:
+        change()
+    except mlflow.exceptions.MlflowException as error:
+        print(error.error_code, error.message)
+"""
+
+
+def test_a_job_may_not_rename_or_delete_what_others_created(jobs: Jobs) -> None:
+    assert jobs.run("skinny-new", NOT_OWN)["state"] == "succeeded", jobs.done.stderr
+    jobs.run("skinny-new", OF_ANOTHER, "--name", "other")
+    refusals = [line for line in jobs.done.stdout.splitlines() if "PERMISSION_DENIED" in line]
+    assert len(refusals) == 6, jobs.done.stdout
+    assert all("it was not created by this job" in line for line in refusals)

@@ -1,4 +1,4 @@
-"""MLflow's API over plain HTTP: models as runs logged them."""
+"""MLflow's API over plain HTTP: logged models."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -24,8 +24,8 @@ def holder(api: Api) -> Iterator[Holder]:
 
 
 def _ask(api: Api, method: str, path: str = "", **body: Any) -> Answer:
-    where = f"/api/2.0/mlflow/logged-models{path}"
-    return api.ask("GET", where, **body) if method == "GET" else api.ask(method, where, body)
+    url_path = f"/api/2.0/mlflow/logged-models{path}"
+    return api.ask("GET", url_path, **body) if method == "GET" else api.ask(method, url_path, body)
 
 
 def _create(api: Api, **body: Any) -> Any:
@@ -38,12 +38,12 @@ def _get(api: Api, model_id: str) -> Any:
     return _ask(api, "GET", f"/{model_id}").json["model"]
 
 
-def test_a_model_says_what_is_known_and_no_more(api: Api) -> None:
-    made = _create(api, name="net")
-    model_id = made["model_id"]
+def test_a_new_model_has_only_the_known_fields(api: Api) -> None:
+    info = _create(api, name="net")
+    model_id = info["model_id"]
     assert model_id.startswith("m-")
-    assert made.pop("creation_timestamp_ms") == made.pop("last_updated_timestamp_ms")
-    assert made == {
+    assert info.pop("creation_timestamp_ms") == info.pop("last_updated_timestamp_ms")
+    assert info == {
         "model_id": model_id,
         "experiment_id": "0",
         "name": "net",
@@ -55,16 +55,16 @@ def test_a_model_says_what_is_known_and_no_more(api: Api) -> None:
     assert _get(api, model_id)["data"] == {}
 
 
-def test_a_model_keeps_all_that_it_is_given(api: Api) -> None:
+def test_a_model_keeps_all_its_fields(api: Api) -> None:
     params, tags = [{"key": "lr", "value": "0.1"}], [{"key": "t", "value": "v"}]
-    known = {"source_run_id": "r", "model_type": "kind", "params": params, "tags": tags}
-    made = _create(api, **known)
-    assert made["name"]
-    _ask(api, "POST", f"/{made['model_id']}/params", params=[{"key": "a", "value": "b"}])
-    found = _get(api, made["model_id"])
-    assert found["info"] == made
-    assert (made["source_run_id"], made["model_type"], made["tags"]) == ("r", "kind", tags)
-    assert found["data"]["params"] == [{"key": "a", "value": "b"}, *params]
+    fields = {"source_run_id": "r", "model_type": "kind", "params": params, "tags": tags}
+    info = _create(api, **fields)
+    assert info["name"]
+    _ask(api, "POST", f"/{info['model_id']}/params", params=[{"key": "a", "value": "b"}])
+    model = _get(api, info["model_id"])
+    assert model["info"] == info
+    assert (info["source_run_id"], info["model_type"], info["tags"]) == ("r", "kind", tags)
+    assert model["data"]["params"] == [{"key": "a", "value": "b"}, *params]
 
 
 @pytest.mark.parametrize(
@@ -76,31 +76,33 @@ def test_a_model_keeps_all_that_it_is_given(api: Api) -> None:
         ({"tags": [{"key": 5}]}, 400, "for parameter 'tags'"),
     ],
 )
-def test_what_cannot_be_is_told(api: Api, body: dict[str, Any], status: int, message: str) -> None:
+def test_invalid_models_are_refused(
+    api: Api, body: dict[str, Any], status: int, message: str
+) -> None:
     answer = _ask(api, "POST", **({"experiment_id": "0"} | body))
     assert answer.status == status
     assert message in answer.json["message"]
 
 
 def test_a_deleted_experiment_takes_no_models(api: Api) -> None:
-    made = api.ask("POST", "/api/2.0/mlflow/experiments/create", {"name": "short"}).json
-    api.ask("POST", "/api/2.0/mlflow/experiments/delete", made)
-    answer = _ask(api, "POST", **made)
+    experiment = api.ask("POST", "/api/2.0/mlflow/experiments/create", {"name": "short"}).json
+    api.ask("POST", "/api/2.0/mlflow/experiments/delete", experiment)
+    answer = _ask(api, "POST", **experiment)
     assert (answer.status, answer.json["error_code"]) == (400, "INVALID_PARAMETER_VALUE")
     assert "must be in the 'active' state. Current state is deleted." in answer.json["message"]
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("status", "shown"),
     [
         ("LOGGED_MODEL_READY", "LOGGED_MODEL_READY"),
         (3, "LOGGED_MODEL_UPLOAD_FAILED"),
         ("1", "LOGGED_MODEL_PENDING"),
     ],
 )
-def test_a_status_comes_by_name_or_number(api: Api, given: Any, shown: str) -> None:
+def test_a_status_comes_by_name_or_number(api: Api, status: Any, shown: str) -> None:
     model_id = _create(api)["model_id"]
-    answer = _ask(api, "PATCH", f"/{model_id}", model_id=model_id, status=given)
+    answer = _ask(api, "PATCH", f"/{model_id}", model_id=model_id, status=status)
     assert answer.json["model"]["info"]["status"] == shown
     assert _get(api, model_id)["info"]["status"] == shown
 
@@ -122,12 +124,12 @@ def test_tags_change_and_go(api: Api) -> None:
     assert (gone.status, gone.json["error_code"]) == (404, "RESOURCE_DOES_NOT_EXIST")
 
 
-def test_a_deleted_model_is_seen_only_if_asked_for(api: Api) -> None:
+def test_a_deleted_model_is_shown_only_on_request(api: Api) -> None:
     model_id = _create(api)["model_id"]
     assert _ask(api, "DELETE", f"/{model_id}").status == 200
     answer = _ask(api, "GET", f"/{model_id}")
-    told = f"Logged model with ID '{model_id}' not found."
-    assert (answer.status, answer.json["message"]) == (404, told)
+    message = f"Logged model with ID '{model_id}' not found."
+    assert (answer.status, answer.json["message"]) == (404, message)
     assert _ask(api, "GET", f"/{model_id}", allow_deleted="true").status == 200
 
 
@@ -139,36 +141,36 @@ def test_metrics_of_a_model_come_with_their_run(api: Api) -> None:
     body = {"run_id": run["run_id"], "metrics": [metric | more]}
     for _ in range(2):
         assert api.ask("POST", "/api/2.0/mlflow/runs/log-batch", body).status == 200
-    found = _get(api, model_id)["data"]["metrics"]
-    assert found == [metric | more | {"run_id": run["run_id"]}]
+    metrics = _get(api, model_id)["data"]["metrics"]
+    assert metrics == [metric | more | {"run_id": run["run_id"]}]
     body["metrics"][0]["model_id"] = "m-none"
     assert api.ask("POST", "/api/2.0/mlflow/runs/log-batch", body).status == 404
 
 
 def test_a_model_lists_its_files(api: Api) -> None:
-    made = _create(api)
-    path = made["artifact_uri"].removeprefix("mlflow-artifacts:/")
+    info = _create(api)
+    path = info["artifact_uri"].removeprefix("mlflow-artifacts:/")
     for name in ("MLmodel", "data/weights"):
-        where = f"/api/2.0/mlflow-artifacts/artifacts/{path}/{name}"
-        assert api.ask("PUT", where, b"1234").status == 200
-    where = f"/{made['model_id']}/artifacts/directories"
-    found = _ask(api, "GET", where).json
-    assert found["root_uri"] == made["artifact_uri"]
-    assert found["files"] == [
+        url_path = f"/api/2.0/mlflow-artifacts/artifacts/{path}/{name}"
+        assert api.ask("PUT", url_path, b"1234").status == 200
+    url_path = f"/{info['model_id']}/artifacts/directories"
+    listing = _ask(api, "GET", url_path).json
+    assert listing["root_uri"] == info["artifact_uri"]
+    assert listing["files"] == [
         {"path": "MLmodel", "is_dir": False, "file_size": 4},
         {"path": "data", "is_dir": True},
     ]
-    inner = _ask(api, "GET", where, artifact_directory_path="data").json["files"]
+    inner = _ask(api, "GET", url_path, artifact_directory_path="data").json["files"]
     assert inner == [{"path": "data/weights", "is_dir": False, "file_size": 4}]
-    assert _ask(api, "GET", where, artifact_directory_path="../x").status == 400
-    where = f"/{made['model_id']}/artifacts/files"
-    assert _ask(api, "GET", where, artifact_file_path="data/weights").content == b"1234"
-    assert _ask(api, "GET", where, artifact_file_path="none").status == 404
-    assert _ask(api, "GET", where).status == 400
+    assert _ask(api, "GET", url_path, artifact_directory_path="../x").status == 400
+    url_path = f"/{info['model_id']}/artifacts/files"
+    assert _ask(api, "GET", url_path, artifact_file_path="data/weights").content == b"1234"
+    assert _ask(api, "GET", url_path, artifact_file_path="none").status == 404
+    assert _ask(api, "GET", url_path).status == 400
 
 
 def test_a_job_writes_to_its_own_models_and_to_no_other(api: Api, holder: Holder) -> None:
-    made = holder.post("logged-models", experiment_id="0").json["model"]["info"]["model_id"]
+    own_model = holder.post("logged-models", experiment_id="0").json["model"]["info"]["model_id"]
     foreign = _create(api)["model_id"]
     tags = [{"key": "a", "value": "b"}]
     for method, path, body in (
@@ -178,8 +180,8 @@ def test_a_job_writes_to_its_own_models_and_to_no_other(api: Api, holder: Holder
         ("PATCH", "", {"status": 2}),
         ("DELETE", "", {}),
     ):
-        for model_id, status in ((made, 200), (foreign, 403)):
-            where = f"/api/2.0/mlflow/logged-models/{model_id}{path}"
-            answer = api.ask(method, where, body, token=holder.token)
+        for model_id, status in ((own_model, 200), (foreign, 403)):
+            url_path = f"/api/2.0/mlflow/logged-models/{model_id}{path}"
+            answer = api.ask(method, url_path, body, token=holder.token)
             assert answer.status == status, (method, path, answer.content)
     assert holder.get(f"logged-models/{foreign}").status == 200

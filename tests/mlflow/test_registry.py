@@ -1,4 +1,4 @@
-"""MLflow's API over plain HTTP: the registry, what may be a source, and what a job may do."""
+"""MLflow's API over plain HTTP: the model registry, sources of versions, and rights of a job."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +29,7 @@ def _ask(api: Api, method: str, path: str, **body: Any) -> Answer:
     return api.ask(method, f"/api/2.0/mlflow/{path}", body)
 
 
-def _told(answer: Answer) -> tuple[int, str, str]:
+def _error(answer: Answer) -> tuple[int, str, str]:
     return (answer.status, answer.json["error_code"], answer.json["message"])
 
 
@@ -45,32 +45,32 @@ def _version(api: Api, name: str, source: str = "s3://bucket/model", **body: Any
     return answer.json["model_version"]
 
 
-def _run(api: Api, **asked: Any) -> Any:
-    answer = _ask(api, "POST", "runs/create", start_time=5, **asked)
+def _run(api: Api, **fields: Any) -> Any:
+    answer = _ask(api, "POST", "runs/create", start_time=5, **fields)
     return answer.json["run"]["info"]
 
 
-def _logged(api: Api, **asked: Any) -> Any:
-    answer = _ask(api, "POST", "logged-models", experiment_id="0", **asked)
+def _logged(api: Api, **fields: Any) -> Any:
+    answer = _ask(api, "POST", "logged-models", experiment_id="0", **fields)
     return answer.json["model"]["info"]
 
 
-def test_a_model_says_what_is_known_and_no_more(api: Api) -> None:
-    made = _model(api, "plain")
-    assert set(made) == {"name", "creation_timestamp", "last_updated_timestamp"}
+def test_a_new_model_has_only_the_known_fields(api: Api) -> None:
+    model = _model(api, "plain")
+    assert set(model) == {"name", "creation_timestamp", "last_updated_timestamp"}
     tags = [{"key": "a", "value": "1"}]
-    made = _model(api, "tagged", description="words", tags=tags)
-    assert (made["description"], made["tags"]) == ("words", tags)
+    model = _model(api, "tagged", description="some text", tags=tags)
+    assert (model["description"], model["tags"]) == ("some text", tags)
     assert _ask(api, "GET", "registered-models/get", name="tagged").json == {
-        "registered_model": made
+        "registered_model": model
     }
 
 
-def test_a_version_says_what_is_known_and_no_more(api: Api) -> None:
+def test_a_new_version_has_only_the_known_fields(api: Api) -> None:
     _model(api, "one")
-    made = _version(api, "one", run_id="any")
+    version = _version(api, "one", run_id="any")
     times = {"creation_timestamp", "last_updated_timestamp"}
-    assert {name: value for name, value in made.items() if name not in times} == {
+    assert {name: value for name, value in version.items() if name not in times} == {
         "name": "one",
         "version": "1",
         "description": "",
@@ -80,10 +80,10 @@ def test_a_version_says_what_is_known_and_no_more(api: Api) -> None:
         "run_link": "",
         "status": "READY",
     }
-    found = _ask(api, "GET", "model-versions/get", name="one", version="1").json
-    assert found == {"model_version": made}
-    whole = _ask(api, "GET", "registered-models/get", name="one").json["registered_model"]
-    assert whole["latest_versions"] == [made]
+    answer = _ask(api, "GET", "model-versions/get", name="one", version="1").json
+    assert answer == {"model_version": version}
+    model = _ask(api, "GET", "registered-models/get", name="one").json["registered_model"]
+    assert model["latest_versions"] == [version]
     uri = _ask(api, "GET", "model-versions/get-download-uri", name="one", version="1").json
     assert uri == {"artifact_uri": "s3://bucket/model"}
 
@@ -104,7 +104,7 @@ def test_a_version_says_what_is_known_and_no_more(api: Api) -> None:
             {"name": "x", "tags": [{"key": "mlflow.prompt.is_prompt", "value": "true"}]},
             501,
             "NOT_IMPLEMENTED",
-            "no prompts",
+            "does not store prompts",
         ),
         ("GET", "registered-models/get", {"name": "gone"}, 404, "NOT_EXIST", "name=gone not found"),
         ("PATCH", "registered-models/update", {"name": "gone"}, 404, "NOT_EXIST", "not found"),
@@ -191,14 +191,14 @@ def test_a_version_says_what_is_known_and_no_more(api: Api) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_told_as_mlflow_tells_it(
+def test_errors_are_those_of_mlflow(
     api: Api, method: str, path: str, body: dict[str, Any], status: int, code: str, message: str
 ) -> None:
     _ask(api, "POST", "registered-models/create", name="taken")
-    told = _told(_ask(api, method, path, **body))
-    assert told[0] == status
-    assert code in told[1]
-    assert message in told[2]
+    error = _error(_ask(api, method, path, **body))
+    assert error[0] == status
+    assert code in error[1]
+    assert message in error[2]
 
 
 def test_stages_move_and_archive(api: Api) -> None:
@@ -220,16 +220,18 @@ def test_stages_move_and_archive(api: Api) -> None:
     assert answer.status == 200
     path = "registered-models/get-latest-versions"
     for method in ("GET", "POST"):
-        found = _ask(api, method, path, name="staged").json["model_versions"]
-        assert {(each["version"], each["current_stage"]) for each in found} == {
+        latest = _ask(api, method, path, name="staged").json["model_versions"]
+        assert {
+            (version_info["version"], version_info["current_stage"]) for version_info in latest
+        } == {
             ("2", "Archived"),
             ("3", "Production"),
         }
         one = _ask(api, method, path, name="staged", stages=["Archived"]).json["model_versions"]
-        assert [each["version"] for each in one] == ["2"]
+        assert [version_info["version"] for version_info in one] == ["2"]
 
 
-def test_words_tags_and_aliases_change(api: Api) -> None:
+def test_descriptions_tags_and_aliases_change(api: Api) -> None:
     _model(api, "busy")
     _version(api, "busy", description="d", tags=[{"key": "k", "value": "v"}])
     version = {"name": "busy", "version": "1"}
@@ -246,9 +248,9 @@ def test_words_tags_and_aliases_change(api: Api) -> None:
     ):
         answer = _ask(api, method, path, **body)
         assert answer.status == 200, (path, answer.content)
-    found = _ask(api, "GET", "registered-models/get", name="calm").json["registered_model"]
-    assert (found["description"], found["tags"]) == ("new", [{"key": "u", "value": ""}])
-    assert found["aliases"] == [{"alias": "best", "version": "1"}]
+    model = _ask(api, "GET", "registered-models/get", name="calm").json["registered_model"]
+    assert (model["description"], model["tags"]) == ("new", [{"key": "u", "value": ""}])
+    assert model["aliases"] == [{"alias": "best", "version": "1"}]
     one = _ask(api, "GET", "registered-models/alias", name="calm", alias="best").json
     assert one["model_version"]["description"] == "better"
     assert one["model_version"]["tags"] == [{"key": "l", "value": "w"}]
@@ -257,15 +259,15 @@ def test_words_tags_and_aliases_change(api: Api) -> None:
     assert _ask(api, "GET", "registered-models/alias", name="calm", alias="best").status == 400
 
 
-def test_a_deleted_version_leaves_its_number(api: Api) -> None:
+def test_the_number_of_a_deleted_version_is_not_reused(api: Api) -> None:
     _model(api, "gap")
     for _ in range(2):
         _version(api, "gap")
     _ask(api, "POST", "registered-models/alias", name="gap", version="2", alias="best")
     assert _ask(api, "DELETE", "model-versions/delete", name="gap", version="2").status == 200
     assert _version(api, "gap")["version"] == "3"
-    found = _ask(api, "GET", "registered-models/get", name="gap").json["registered_model"]
-    assert "aliases" not in found
+    model = _ask(api, "GET", "registered-models/get", name="gap").json["registered_model"]
+    assert "aliases" not in model
     assert _ask(api, "DELETE", "registered-models/delete", name="gap").status == 200
     _model(api, "gap")
     assert _version(api, "gap")["version"] == "1"
@@ -283,10 +285,10 @@ def test_a_deleted_version_leaves_its_number(api: Api) -> None:
 )
 def test_a_source_may_be_anywhere(api: Api, source: str) -> None:
     _ask(api, "POST", "registered-models/create", name="anywhere")
-    made = _version(api, "anywhere", source)
-    assert made["source"] == source
-    asked = {"name": "anywhere", "version": made["version"]}
-    uri = _ask(api, "GET", "model-versions/get-download-uri", **asked).json
+    version = _version(api, "anywhere", source)
+    assert version["source"] == source
+    query = {"name": "anywhere", "version": version["version"]}
+    uri = _ask(api, "GET", "model-versions/get-download-uri", **query).json
     assert uri == {"artifact_uri": source}
 
 
@@ -314,12 +316,14 @@ def test_a_source_does_not_lead_elsewhere(api: Api, source: str) -> None:
     answer = _ask(
         api, "POST", "model-versions/create", name="anywhere", source=source, run_id=run_id
     )
-    assert _told(answer)[:2] == (400, "INVALID_PARAMETER_VALUE")
+    assert _error(answer)[:2] == (400, "INVALID_PARAMETER_VALUE")
 
 
 def test_a_local_source_is_in_the_folder_of_its_run(api: Api) -> None:
-    made = _ask(api, "POST", "experiments/create", name="l", artifact_location="file:///data/x")
-    run = _run(api, experiment_id=made.json["experiment_id"])
+    experiment = _ask(
+        api, "POST", "experiments/create", name="l", artifact_location="file:///data/x"
+    )
+    run = _run(api, experiment_id=experiment.json["experiment_id"])
     folder = run["artifact_uri"].removeprefix("file://")
     _model(api, "local")
     for source in (folder, run["artifact_uri"], f"{folder}/model", f"{folder}/a/.."):
@@ -340,14 +344,14 @@ def test_a_logged_model_becomes_a_version(api: Api) -> None:
     logged = _logged(api, name="net", source_run_id=run_id)
     _model(api, "from-logged")
     source = f"models:/{logged['model_id']}"
-    made = _version(api, "from-logged", source, model_id=logged["model_id"])
-    assert (made["source"], made["run_id"]) == (source, run_id)
-    asked = {"name": "from-logged", "version": "1"}
-    uri = _ask(api, "GET", "model-versions/get-download-uri", **asked).json["artifact_uri"]
+    version = _version(api, "from-logged", source, model_id=logged["model_id"])
+    assert (version["source"], version["run_id"]) == (source, run_id)
+    query = {"name": "from-logged", "version": "1"}
+    uri = _ask(api, "GET", "model-versions/get-download-uri", **query).json["artifact_uri"]
     assert uri == logged["artifact_uri"]
     tags = _ask(api, "GET", f"logged-models/{logged['model_id']}").json["model"]["info"]["tags"]
-    told = '[{"name": "from-logged", "version": 1}]'
-    assert tags == [{"key": "mlflow.modelVersions", "value": told}]
+    versions_tag = '[{"name": "from-logged", "version": 1}]'
+    assert tags == [{"key": "mlflow.modelVersions", "value": versions_tag}]
     unknown = _ask(
         api, "POST", "model-versions/create", name="from-logged", source="models:/m-none"
     )
@@ -363,10 +367,10 @@ def test_a_version_is_copied_with_all_that_is_known(api: Api) -> None:
     _version(api, "first", "s3://bucket/first", run_id=run_id)
     _ask(api, "POST", "registered-models/alias", name="first", version="1", alias="best")
     for source in ("models:/first/1", "models:/first@best", "models:/first/latest"):
-        made = _version(api, "second", source)
-        assert (made["source"], made["run_id"]) == ("models:/first/1", run_id)
-        asked = {"name": "second", "version": made["version"]}
-        uri = _ask(api, "GET", "model-versions/get-download-uri", **asked).json["artifact_uri"]
+        version = _version(api, "second", source)
+        assert (version["source"], version["run_id"]) == ("models:/first/1", run_id)
+        query = {"name": "second", "version": version["version"]}
+        uri = _ask(api, "GET", "model-versions/get-download-uri", **query).json["artifact_uri"]
         assert uri == "s3://bucket/first"
     shown = api.ask("GET", "/api/models/second/versions/latest").json
     assert shown["lineage"]["metrics"] == {"loss": 0.25}
@@ -375,7 +379,7 @@ def test_a_version_is_copied_with_all_that_is_known(api: Api) -> None:
         assert answer.status == 404
 
 
-def test_a_job_registers_and_does_not_delete(api: Api, holder: Holder) -> None:
+def test_a_job_deletes_only_what_it_registered_itself(api: Api, holder: Holder) -> None:
     def ask(method: str, path: str, body: dict[str, Any]) -> Answer:
         return api.ask(method, f"/api/2.0/mlflow/{path}", body, token=holder.token)
 
@@ -391,12 +395,20 @@ def test_a_job_registers_and_does_not_delete(api: Api, holder: Holder) -> None:
         "model-versions/transition-stage": {**version, "stage": "Staging"},
     }.items():
         assert holder.post(path, **body).status == 200, path
+    api.ask("POST", "/api/2.0/mlflow/registered-models/create", {"name": "users"})
+    foreign = {"name": "users", "source": source}
+    api.ask("POST", "/api/2.0/mlflow/model-versions/create", foreign)
     for path, body in (
-        ("model-versions/delete", version),
-        ("registered-models/delete", {"name": "jobs"}),
+        ("model-versions/delete", {"name": "users", "version": "1"}),
+        ("registered-models/delete", {"name": "users"}),
     ):
-        assert _told(ask("DELETE", path, body))[:2] == (403, "PERMISSION_DENIED")
+        assert _error(ask("DELETE", path, body))[:2] == (403, "PERMISSION_DENIED")
     shown = api.ask("GET", "/api/models/jobs/versions/1").json["lineage"]
     assert (shown["job_id"], shown["job_name"]) == (holder.id, "holder")
     assert shown["metrics"] == {"m": "NaN"}
     assert shown["environment"]
+    for path, body in (
+        ("model-versions/delete", version),
+        ("registered-models/delete", {"name": "jobs"}),
+    ):
+        assert ask("DELETE", path, body).status == 200, path

@@ -1,4 +1,4 @@
-"""MLflow's API over plain HTTP: runs, who may write to them, and what the answers look like."""
+"""MLflow's API over plain HTTP: runs, write access, and the format of responses."""
 
 import json
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from retarget.core.tokens import attempt_token
+from retarget.core.tokens import script_token
 from tests.server.conftest import Answer, Api, serving
 
 
@@ -18,14 +18,14 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 
 class Holder:
-    """A job that runs until the test ends, and its token."""
+    """A running job, with requests that carry its token."""
 
     def __init__(self, api: Api, name: str) -> None:
         self.api = api
         api.submit("sleep", "600", name=name)
         self.id = str(api.wait(name, "running")["id"])
         secret = (api.home / "secret").read_bytes().strip()
-        self.token = attempt_token(secret, _attempt(api.home, self.id))
+        self.token = script_token(secret, _attempt(api.home, self.id))
 
     def post(self, path: str, **body: Any) -> Answer:
         return self.api.ask("POST", f"/api/2.0/mlflow/{path}", body, token=self.token)
@@ -35,7 +35,7 @@ class Holder:
 
 
 def _attempt(home: Path, job_id: str) -> str:
-    """Return the key of a job's attempt: its launch's folder bears it."""
+    """Return the key of a job's attempt, which is the name of its launch folder."""
     for file in (home / "targets/local/launches").glob("*/launch.json"):
         if json.loads(file.read_text())["launch"]["job"] == job_id:
             return file.parent.name
@@ -56,8 +56,8 @@ def _post(api: Api, path: str, **body: Any) -> Any:
     return answer.json
 
 
-def _new_run(api: Api, **asked: Any) -> str:
-    return str(_post(api, "runs/create", start_time=5, **asked)["run"]["info"]["run_id"])
+def _new_run(api: Api, **fields: Any) -> str:
+    return str(_post(api, "runs/create", start_time=5, **fields)["run"]["info"]["run_id"])
 
 
 def test_nobody_gets_in_without_a_token(api: Api) -> None:
@@ -67,19 +67,19 @@ def test_nobody_gets_in_without_a_token(api: Api) -> None:
     assert api.ask("GET", "/api/2.0/mlflow/experiments/get", experiment_id="0").status == 200
 
 
-def test_an_address_that_is_not_there_is_told_in_mlflows_form(api: Api) -> None:
+def test_an_unknown_path_is_answered_in_the_format_of_mlflow(api: Api) -> None:
     answer = api.ask("POST", "/api/3.0/mlflow/traces", {})
     assert (answer.status, answer.json["error_code"]) == (404, "ENDPOINT_NOT_FOUND")
     assert "has no POST" in answer.json["message"]
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b"5", b"\xff", b'"x"', b"[" * 100_000])
-def test_a_body_that_cannot_be_read_is_told(api: Api, body: bytes) -> None:
-    where = f"{api.url}/api/2.0/mlflow/runs/log-metric"
+def test_an_unreadable_body_is_refused(api: Api, body: bytes) -> None:
+    url = f"{api.url}/api/2.0/mlflow/runs/log-metric"
     import urllib.error
     import urllib.request
 
-    request = urllib.request.Request(where, data=body, method="POST")
+    request = urllib.request.Request(url, data=body, method="POST")
     request.add_header("Authorization", f"Bearer {api.token}")
     request.add_header("Content-Type", "application/json")
     with pytest.raises(urllib.error.HTTPError) as caught, urllib.request.urlopen(request):
@@ -95,8 +95,10 @@ def test_numbers_that_json_cannot_carry_come_back(api: Api) -> None:
     run_id = _new_run(api)
     for key, value in (("a", "NaN"), ("b", "Infinity"), ("c", "-Infinity"), ("d", "1e-300")):
         _post(api, "runs/log-metric", run_id=run_id, key=key, value=value, timestamp="7", step="3")
-    found = api.ask("GET", "/api/2.0/mlflow/runs/get", run_id=run_id).json["run"]["data"]["metrics"]
-    assert [(each["value"], each["step"]) for each in found] == [
+    metrics = api.ask("GET", "/api/2.0/mlflow/runs/get", run_id=run_id).json["run"]["data"][
+        "metrics"
+    ]
+    assert [(metric["value"], metric["step"]) for metric in metrics] == [
         ("NaN", 3),
         ("Infinity", 3),
         ("-Infinity", 3),
@@ -104,7 +106,7 @@ def test_numbers_that_json_cannot_carry_come_back(api: Api) -> None:
     ]
 
 
-def test_a_history_is_whole_in_pages_and_at_once(api: Api) -> None:
+def test_a_history_is_complete_in_pages_and_at_once(api: Api) -> None:
     run_id = _new_run(api)
     for start in range(0, 12_000, 1000):
         rows = [
@@ -112,21 +114,21 @@ def test_a_history_is_whole_in_pages_and_at_once(api: Api) -> None:
             for n in range(start, start + 1000)
         ]
         _post(api, "runs/log-batch", run_id=run_id, metrics=rows)
-    where = "/api/2.0/mlflow/metrics/get-history"
-    whole = api.ask("GET", where, run_id=run_id, metric_key="m").json["metrics"]
-    assert [each["step"] for each in whole] == list(range(12_000))
+    path = "/api/2.0/mlflow/metrics/get-history"
+    full = api.ask("GET", path, run_id=run_id, metric_key="m").json["metrics"]
+    assert [point["step"] for point in full] == list(range(12_000))
     paged: list[Any] = []
     token: str | None = ""
     while token is not None:
-        asked: dict[str, Any] = {"run_id": run_id, "metric_key": "m", "max_results": 5000}
-        page = api.ask("GET", where, page_token=token, **asked).json
+        query: dict[str, Any] = {"run_id": run_id, "metric_key": "m", "max_results": 5000}
+        page = api.ask("GET", path, page_token=token, **query).json
         paged += page["metrics"]
         token = page.get("next_page_token")
-    assert paged == whole
-    where = "/ajax-api/2.0/mlflow/metrics/get-history-bulk-interval"
-    asked = {"run_ids": run_id, "metric_key": "m", "max_results": 100}
-    sample = api.ask("GET", where, **asked).json["metrics"]
-    assert [each["step"] for each in sample] == [*range(0, 11_880, 120), 11_999]
+    assert paged == full
+    path = "/ajax-api/2.0/mlflow/metrics/get-history-bulk-interval"
+    query = {"run_ids": run_id, "metric_key": "m", "max_results": 100}
+    sample = api.ask("GET", path, **query).json["metrics"]
+    assert [point["step"] for point in sample] == [*range(0, 11_880, 120), 11_999]
 
 
 def test_a_job_writes_to_its_own_run_and_to_no_other(api: Api, holder: Holder) -> None:
@@ -167,23 +169,23 @@ def test_a_jobs_token_dies_with_the_job(api: Api) -> None:
 def test_a_job_follows_its_script_into_the_experiment_it_sets(api: Api) -> None:
     job = Holder(api, "mover")
     assert job.get("experiments/get-by-name", experiment_name="chosen here").status == 404
-    made = job.post("experiments/create", name="chosen here").json["experiment_id"]
+    experiment_id = job.post("experiments/create", name="chosen here").json["experiment_id"]
     run = job.get("runs/get", run_id=job.id).json["run"]
-    assert run["info"]["experiment_id"] == made
-    assert run["info"]["artifact_uri"] == f"mlflow-artifacts:/{made}/{job.id}/artifacts"
+    assert run["info"]["experiment_id"] == experiment_id
+    assert run["info"]["artifact_uri"] == f"mlflow-artifacts:/{experiment_id}/{job.id}/artifacts"
     assert api.job("mover")["experiment"] == "chosen here"
-    # one that has logged something stays where it is
+    # a job that has logged something stays in its experiment
     job.post("runs/log-parameter", run_id=job.id, key="a", value="b")
     job.get("experiments/get-by-name", experiment_name="Default")
-    assert job.get("runs/get", run_id=job.id).json["run"]["info"]["experiment_id"] == made
+    assert job.get("runs/get", run_id=job.id).json["run"]["info"]["experiment_id"] == experiment_id
     api.ask("POST", "/api/jobs/mover/cancel")
     api.wait("mover")
 
 
 def test_a_job_that_has_kept_an_artifact_stays_in_its_experiment(api: Api) -> None:
     job = Holder(api, "keeper")
-    where = f"/api/2.0/mlflow-artifacts/artifacts/0/{job.id}/artifacts/a.txt"
-    assert api.ask("PUT", where, b"a", token=job.token).status == 200
+    path = f"/api/2.0/mlflow-artifacts/artifacts/0/{job.id}/artifacts/a.txt"
+    assert api.ask("PUT", path, b"a", token=job.token).status == 200
     job.post("experiments/create", name="too late")
     assert job.get("runs/get", run_id=job.id).json["run"]["info"]["experiment_id"] == "0"
     api.ask("POST", "/api/jobs/keeper/cancel")
@@ -206,8 +208,8 @@ def test_deleting_a_job_takes_the_runs_it_made_along(api: Api) -> None:
 def test_looking_at_an_experiment_does_not_move_a_job(api: Api) -> None:
     job = Holder(api, "looker")
     _post(api, "experiments/create", name="elsewhere")
-    found = job.get("experiments/get-by-name", experiment_name="elsewhere").json["experiment"]
-    job.post("runs/search", experiment_ids=[found["experiment_id"]])
+    experiment = job.get("experiments/get-by-name", experiment_name="elsewhere").json["experiment"]
+    job.post("runs/search", experiment_ids=[experiment["experiment_id"]])
     run = job.get("runs/get", run_id=job.id).json["run"]
     assert run["info"]["experiment_id"] == "0"
     api.ask("POST", "/api/jobs/looker/cancel")
@@ -215,7 +217,7 @@ def test_looking_at_an_experiment_does_not_move_a_job(api: Api) -> None:
 
 
 def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
-    """Kill the server while four clients log; what it said yes to is there, once."""
+    """Kill the server while four clients log. Every acknowledged point exists exactly once."""
     import os
     import signal
     import threading
@@ -244,20 +246,20 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path) -> None:
         os.kill(api.pid, signal.SIGKILL)
         for thread in threads:
             thread.join()
-    (tmp_path / "home" / "server.json").unlink(missing_ok=True)
+    (tmp_path / "home" / "servers/main/server.json").unlink(missing_ok=True)
     with serving(tmp_path / "home") as api:
         for index, steps in enumerate(acknowledged):
-            where = "/api/2.0/mlflow/metrics/get-history"
-            found = api.ask("GET", where, run_id=run_id, metric_key=f"m{index}").json["metrics"]
-            kept = [each["step"] for each in found]
+            path = "/api/2.0/mlflow/metrics/get-history"
+            points = api.ask("GET", path, run_id=run_id, metric_key=f"m{index}").json["metrics"]
+            kept = [point["step"] for point in points]
             assert kept[: len(steps)] == steps
-            assert len(kept) - len(steps) in (0, 1)  # one may have been written and not told
+            assert len(kept) - len(steps) in (0, 1)  # one point may be stored but not acknowledged
 
 
-def test_limits_are_told(api: Api) -> None:
+def test_requests_beyond_the_limits_are_refused(api: Api) -> None:
     run_id = _new_run(api)
     rows = [{"key": "m", "value": 1.0, "timestamp": 1, "step": n} for n in range(1001)]
-    for body, words in (
+    for body, message in (
         ({"metrics": rows}, "at most 1000 metrics. Got 1001"),
         ({"params": [{"key": f"p{n}", "value": ""} for n in range(101)]}, "at most 100 params"),
         ({"params": [{"key": "k" * 251, "value": ""}]}, "maximum length of 250"),
@@ -271,11 +273,11 @@ def test_limits_are_told(api: Api) -> None:
     ):
         answer = api.ask("POST", "/api/2.0/mlflow/runs/log-batch", {"run_id": run_id, **body})
         assert (answer.status, answer.json["error_code"]) == (400, "INVALID_PARAMETER_VALUE"), body
-        assert words in answer.json["message"]
+        assert message in answer.json["message"]
     run = api.ask("GET", "/api/2.0/mlflow/runs/get", run_id=run_id).json["run"]
     assert run["data"]["metrics"] == run["data"]["params"] == []
     _post(api, "runs/log-parameter", run_id=run_id, key="long", value="x" * 7000)
     _post(api, "runs/set-tag", run_id=run_id, key="long", value="x" * 9000)
     run = api.ask("GET", "/api/2.0/mlflow/runs/get", run_id=run_id).json["run"]
-    assert [len(each["value"]) for each in run["data"]["params"]] == [6000]
-    assert max(len(each["value"]) for each in run["data"]["tags"]) == 8000
+    assert [len(pair["value"]) for pair in run["data"]["params"]] == [6000]
+    assert max(len(pair["value"]) for pair in run["data"]["tags"]) == 8000

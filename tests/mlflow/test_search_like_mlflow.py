@@ -1,4 +1,4 @@
-"""The same runs, searched for in the same words, here and on a real MLflow server."""
+"""The same searches over the same runs, on Retarget's server and on a real MLflow server."""
 
 import json
 import random
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.server.conftest import Api
 
 KEYS = ["a", "b.c", "a b", "x/y-z", "é", "desc", "1a"]
-WORDS = ["", "a", "A", "ab", "aB%", "a_b", "a\\b", "a*[b]?", "0.1", "é", "É", "it's", "\n"]
+STRINGS = ["", "a", "A", "ab", "aB%", "a_b", "a\\b", "a*[b]?", "0.1", "é", "É", "it's", "\n"]
 NUMBERS = [0.0, -0.0, 1.0, -1.5, 1e-9, 1e300, "NaN", "Infinity", "-Infinity"]
 STATUSES = ["RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED"]
 
@@ -32,12 +32,12 @@ class Server:
         address = f"{self.url}/api/2.0/mlflow/{path}"
         request = Request(address, json.dumps(body).encode(), headers, method=method)
         try:
-            with urlopen(request, timeout=60) as response:
+            with urlopen(request, timeout=200) as response:
                 return response.status, json.load(response)
         except HTTPError as error:
             with error:
-                said = error.read()
-            return error.code, json.loads(said) if said.startswith(b"{") else {}
+                content = error.read()
+            return error.code, json.loads(content) if content.startswith(b"{") else {}
 
     def post(self, path: str, **body: Any) -> Any:
         status, answer = self.ask("POST", path, body)
@@ -46,16 +46,19 @@ class Server:
 
 
 @dataclass
-class Made:
-    """What was made on one server: its own ids for the same things."""
+class SearchFixture:
+    """The experiments and runs on one server, with the ids of that server."""
 
     server: Server
     experiments: list[str]
     runs: list[str]
 
     def search(self, query: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the first two pages, or the error. A run is told by its start, its alone."""
-        body = query | {"experiment_ids": self.experiments, "filter": self._own(query["filter"])}
+        """Return the first two pages, or the error. The unique start times identify the runs."""
+        body = query | {
+            "experiment_ids": self.experiments,
+            "filter": self._with_run_ids(query["filter"]),
+        }
         pages: list[list[int]] = []
         while len(pages) < 2:
             status, answer = self.server.ask("POST", "runs/search", body)
@@ -67,21 +70,21 @@ class Made:
             body["page_token"] = answer["next_page_token"]
         return 200, pages
 
-    def _own(self, text: str) -> str:
+    def _with_run_ids(self, text: str) -> str:
         for number, run_id in enumerate(self.runs):
             text = text.replace(f"<{number}>", run_id)
         return text
 
 
-def make(server: Server, described: list[dict[str, Any]]) -> Made:
+def make(server: Server, descriptions: list[dict[str, Any]]) -> SearchFixture:
     name = f"search-{uuid.uuid4().hex}"
     experiments = [
         server.post("experiments/create", name=f"{name}-{number}")["experiment_id"]
         for number in range(2)
     ]
     runs: list[str] = []
-    for number, run in enumerate(described):
-        made = server.post(
+    for number, run in enumerate(descriptions):
+        created = server.post(
             "runs/create",
             experiment_id=experiments[run["experiment"]],
             start_time=1000 + number,
@@ -89,7 +92,7 @@ def make(server: Server, described: list[dict[str, Any]]) -> Made:
             run_name=run["name"],
             tags=_pairs(run["tags"]),
         )
-        run_id = made["run"]["info"]["run_id"]
+        run_id = created["run"]["info"]["run_id"]
         runs.append(run_id)
         metrics = [
             {"key": key, "value": value, "timestamp": 5, "step": 0}
@@ -100,7 +103,7 @@ def make(server: Server, described: list[dict[str, Any]]) -> Made:
             server.post("runs/update", run_id=run_id, status=run["status"], end_time=run["end"])
         if run["deleted"]:
             server.post("runs/delete", run_id=run_id)
-    return Made(server, experiments, runs)
+    return SearchFixture(server, experiments, runs)
 
 
 def _pairs(values: dict[str, str]) -> list[dict[str, str]]:
@@ -119,22 +122,22 @@ def _described(dice: random.Random) -> dict[str, Any]:
         "end": dice.randrange(1, 4),
         "deleted": dice.random() < 0.2,
         "metrics": some(NUMBERS),
-        "params": some(WORDS[1:]),
-        "tags": some(WORDS),
+        "params": some(STRINGS[1:]),
+        "tags": some(STRINGS),
     }
 
 
 @pytest.fixture(scope="module")
-def both(mlflow_server: str, our_server: Api) -> tuple[Made, Made]:
-    """The same runs, on MLflow's server and on ours."""
+def fixtures(mlflow_server: str, our_server: Api) -> tuple[SearchFixture, SearchFixture]:
+    """The same runs on MLflow's server and on Retarget's."""
     dice = random.Random(3)
-    described = [_described(dice) for _ in range(40)]
-    ours = Server(our_server.url, our_server.token)
-    return make(Server(mlflow_server), described), make(ours, described)
+    descriptions = [_described(dice) for _ in range(40)]
+    retarget_server = Server(our_server.url, our_server.token)
+    return make(Server(mlflow_server), descriptions), make(retarget_server, descriptions)
 
 
-def _spaced(*words: str) -> str:
-    return " ".join(words)
+def _spaced(*tokens: str) -> str:
+    return " ".join(tokens)
 
 
 def _named(kind: str, key: str) -> str:
@@ -148,7 +151,7 @@ def _quoted(word: str) -> str:
 
 _keys = st.sampled_from(KEYS)
 _texts = st.sampled_from(
-    [*WORDS, "%", "a%", "%b%", "_", "A_", "alpha", "%LPH%", "FINISHED", "me", "%\\%", "É%"]
+    [*STRINGS, "%", "a%", "%b%", "_", "A_", "alpha", "%LPH%", "FINISHED", "me", "%\\%", "É%"]
 ).map(_quoted)
 _numbers = st.sampled_from(["0", "1", "-1.5", "1e-9", "0.5", "1e301", "-1e301", "'1'", "x"])
 _times = st.sampled_from(["1003", "2", "1020.5", "'2'", "1e3", "99999999999999999999"])
@@ -203,9 +206,11 @@ _queries = st.fixed_dictionaries(
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(query=_queries)
-def test_a_search_finds_what_mlflow_finds(both: tuple[Made, Made], query: dict[str, Any]) -> None:
-    theirs, ours = (made.search(query) for made in both)
-    if theirs[0] == 500:  # MLflow breaks down over some numbers: there is nothing to be like
-        assert ours[0] in (200, 400)
+def test_a_search_finds_what_mlflow_finds(
+    fixtures: tuple[SearchFixture, SearchFixture], query: dict[str, Any]
+) -> None:
+    expected, actual = (fixture.search(query) for fixture in fixtures)
+    if expected[0] == 500:  # MLflow fails for some numbers, so there is nothing to compare
+        assert actual[0] in (200, 400)
     else:
-        assert ours == theirs
+        assert actual == expected

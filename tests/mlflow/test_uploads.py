@@ -1,4 +1,4 @@
-"""MLflow's API over plain HTTP: artifacts that come in parts."""
+"""MLflow's API over plain HTTP: multipart uploads of artifacts."""
 
 import os
 from collections.abc import Iterator
@@ -26,9 +26,9 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
         yield api
 
 
-def begin(api: Api, folder: str, name: str, parts: int, **how: Any) -> dict[str, Any]:
-    asked = {"path": f"/somewhere/{name}", "num_parts": parts}
-    answer = api.ask("POST", f"{MPU}/create/{folder}", asked, **how)
+def begin(api: Api, folder: str, name: str, part_count: int, **options: Any) -> dict[str, Any]:
+    body = {"path": f"/somewhere/{name}", "num_parts": part_count}
+    answer = api.ask("POST", f"{MPU}/create/{folder}", body, **options)
     assert answer.status == 200, answer.content
     return answer.json
 
@@ -36,92 +36,94 @@ def begin(api: Api, folder: str, name: str, parts: int, **how: Any) -> dict[str,
 def send(url: str, content: bytes) -> tuple[int, str]:
     """Send a part as a client does: without its token."""
     try:
-        with urlopen(Request(url, content, method="PUT"), timeout=30) as answer:
+        with urlopen(Request(url, content, method="PUT"), timeout=200) as answer:
             return answer.status, answer.headers["ETag"]
     except HTTPError as error:
         with error:
             return error.code, error.read().decode()
 
 
-def send_all(begun: dict[str, Any], contents: list[bytes]) -> list[dict[str, Any]]:
-    """Send the last part first, and return what a client tells of all of them."""
-    told: list[dict[str, Any]] = []
-    for given, content in reversed(list(zip(begun["credentials"], contents, strict=True))):
-        status, etag = send(given["url"], content)
+def send_all(upload: dict[str, Any], contents: list[bytes]) -> list[dict[str, Any]]:
+    """Send the parts, the last one first, and return them as a client lists them."""
+    parts: list[dict[str, Any]] = []
+    for credential, content in reversed(list(zip(upload["credentials"], contents, strict=True))):
+        status, etag = send(credential["url"], content)
         assert status == 200, etag
-        told.insert(0, {"part_number": given["part_number"], "etag": etag, "url": given["url"]})
-    return told
+        parts.insert(
+            0, {"part_number": credential["part_number"], "etag": etag, "url": credential["url"]}
+        )
+    return parts
 
 
-def end(api: Api, how: str, folder: str, begun: Any, parts: Any = (), **more: Any) -> Answer:
-    asked = {"path": "/elsewhere/big", "upload_id": begun["upload_id"], "parts": list(parts)}
-    return api.ask("POST", f"{MPU}/{how}/{folder}", asked, **more)
+def end(api: Api, action: str, folder: str, upload: Any, parts: Any = (), **more: Any) -> Answer:
+    body = {"path": "/elsewhere/big", "upload_id": upload["upload_id"], "parts": list(parts)}
+    return api.ask("POST", f"{MPU}/{action}/{folder}", body, **more)
 
 
 CONTENTS = [b"a" * 700_000, b"b" * 700_000, b"c" * 5]
 
 
 def test_parts_become_one_file_in_their_order(api: Api) -> None:
-    begun = begin(api, "whole/in", "big", 3)
-    assert [given["part_number"] for given in begun["credentials"]] == [1, 2, 3]
-    parts = send_all(begun, CONTENTS)
+    upload = begin(api, "whole/in", "big", 3)
+    assert [credential["part_number"] for credential in upload["credentials"]] == [1, 2, 3]
+    parts = send_all(upload, CONTENTS)
     assert listed(api, "whole") == {}
-    assert end(api, "complete", "whole/in", begun, reversed(parts)).json == {}
+    assert end(api, "complete", "whole/in", upload, reversed(parts)).json == {}
     assert get(api, "whole/in/big").content == b"".join(CONTENTS)
     assert listed(api, "whole/in") == {"big": 1_400_005}
 
 
-def test_an_answer_that_was_lost_can_be_asked_for_again(api: Api) -> None:
-    begun = begin(api, "again", "big", 2)
-    parts = send_all(begun, CONTENTS[:2])
+def test_a_completion_can_be_repeated(api: Api) -> None:
+    upload = begin(api, "again", "big", 2)
+    parts = send_all(upload, CONTENTS[:2])
     with ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(end, api, "complete", "again", begun, parts) for _ in range(4)]
-        assert [each.result().status for each in asked] == [200] * 4
+        completions = [pool.submit(end, api, "complete", "again", upload, parts) for _ in range(4)]
+        assert [completion.result().status for completion in completions] == [200] * 4
     assert get(api, "again/big").content == b"".join(CONTENTS[:2])
-    assert [path.name for path in (api.home / "uploads" / begun["upload_id"]).iterdir()] == [
+    assert [path.name for path in (api.home / "uploads" / upload["upload_id"]).iterdir()] == [
         "upload.json"
     ]
-    assert send(begun["credentials"][0]["url"], b"late")[0] == 400
+    assert send(upload["credentials"][0]["url"], b"late")[0] == 400
 
 
-def test_a_part_sent_again_is_the_one_whose_etag_is_told(api: Api) -> None:
-    begun = begin(api, "part", "big", 1)
-    url = begun["credentials"][0]["url"]
+def test_of_a_part_sent_twice_the_named_etag_is_used(api: Api) -> None:
+    upload = begin(api, "part", "big", 1)
+    url = upload["credentials"][0]["url"]
     etags = [send(url, content)[1] for content in (b"first", b"second")]
     parts = [{"part_number": 1, "etag": etags[0]}]
-    assert end(api, "complete", "part", begun, parts).status == 200
+    assert end(api, "complete", "part", upload, parts).status == 200
     assert get(api, "part/big").content == b"first"
 
 
 def test_what_does_not_fit_together_is_refused(api: Api) -> None:
-    begun = begin(api, "odd", "big", 3)
-    parts = send_all(begun, CONTENTS)
+    upload = begin(api, "odd", "big", 3)
+    parts = send_all(upload, CONTENTS)
     wrong: list[tuple[list[Any], str]] = [
-        (parts[:2], "has 3 parts; 2 were named"),
-        ([parts[0], parts[2]], "none may be missing"),
-        ([*parts, parts[0]], "part 1 is named twice"),
+        (parts[:2], "has 3 parts, got 2"),
+        ([parts[0], parts[2]], "without gaps"),
+        ([*parts, parts[0]], "part 1 is listed twice"),
         ([parts[0] | {"etag": parts[1]["etag"]}, *parts[1:]], "part 1 of upload"),
         ([parts[0] | {"etag": "/../../../token"}, *parts[1:]], "part 1 of upload"),
-        ([parts[0] | {"etag": None}, *parts[1:]], "without its ETag"),
+        ([parts[0] | {"etag": None}, *parts[1:]], "has no ETag"),
         ([], "Missing value for required parameter 'parts'"),
     ]
-    for given, told in wrong:
-        answer = end(api, "complete", "odd", begun, given)
-        assert told in refused(answer, 400, "INVALID_PARAMETER_VALUE")
+    for part_list, message in wrong:
+        answer = end(api, "complete", "odd", upload, part_list)
+        assert message in refused(answer, 400, "INVALID_PARAMETER_VALUE")
     for alien in ("0" * 32, "../../blobs", "none"):
         answer = end(api, "complete", "odd", {"upload_id": alien}, parts)
         assert "no upload" in refused(answer, 404, "RESOURCE_DOES_NOT_EXIST")
-    refused(end(api, "complete", "other", begun, parts), 404, "RESOURCE_DOES_NOT_EXIST")
+    refused(end(api, "complete", "other", upload, parts), 404, "RESOURCE_DOES_NOT_EXIST")
     assert listed(api, "odd") == {}
-    assert end(api, "complete", "odd", begun, parts).status == 200
+    assert end(api, "complete", "odd", upload, parts).status == 200
 
 
-def test_a_part_that_never_came_is_missed(api: Api) -> None:
-    begun = begin(api, "gap", "big", 2)
-    parts = [{"part_number": 1, "etag": send(begun["credentials"][0]["url"], b"x")[1]}]
+def test_a_missing_part_is_reported(api: Api) -> None:
+    upload = begin(api, "gap", "big", 2)
+    parts = [{"part_number": 1, "etag": send(upload["credentials"][0]["url"], b"x")[1]}]
     parts.append({"part_number": 2, "etag": parts[0]["etag"]})
-    told = refused(end(api, "complete", "gap", begun, parts), 400, "INVALID_PARAMETER_VALUE")
-    assert "part 2 of upload" in told
+    message = refused(end(api, "complete", "gap", upload, parts), 400, "INVALID_PARAMETER_VALUE")
+    assert "part 2 of upload" in message
 
 
 @pytest.mark.parametrize("number", [0, -1, 10_001, "x"])
@@ -131,16 +133,16 @@ def test_there_are_not_too_many_parts(api: Api, number: Any) -> None:
 
 
 def test_an_aborted_upload_is_gone(api: Api) -> None:
-    begun = begin(api, "stop", "big", 2)
-    parts = send_all(begun, CONTENTS[:2])
-    assert end(api, "abort", "stop", begun).json == {}
-    assert not (api.home / "uploads" / begun["upload_id"]).exists()
-    assert send(begun["credentials"][0]["url"], b"late")[0] == 404
-    refused(end(api, "complete", "stop", begun, parts), 404, "RESOURCE_DOES_NOT_EXIST")
-    refused(end(api, "abort", "stop", begun), 404, "RESOURCE_DOES_NOT_EXIST")
+    upload = begin(api, "stop", "big", 2)
+    parts = send_all(upload, CONTENTS[:2])
+    assert end(api, "abort", "stop", upload).json == {}
+    assert not (api.home / "uploads" / upload["upload_id"]).exists()
+    assert send(upload["credentials"][0]["url"], b"late")[0] == 404
+    refused(end(api, "complete", "stop", upload, parts), 404, "RESOURCE_DOES_NOT_EXIST")
+    refused(end(api, "abort", "stop", upload), 404, "RESOURCE_DOES_NOT_EXIST")
 
 
-def test_an_address_is_good_for_one_part_alone(api: Api) -> None:
+def test_an_upload_url_is_valid_for_one_part_only(api: Api) -> None:
     first, second = (begin(api, "forged", name, 2) for name in ("a", "b"))
     url = first["credentials"][0]["url"]
     head, proof = url.split("?")
@@ -159,13 +161,13 @@ def test_an_address_is_good_for_one_part_alone(api: Api) -> None:
 
 def test_uploads_outlive_the_server(tmp_path: Path) -> None:
     with serving(tmp_path) as api:
-        begun = begin(api, "r", "big", 2)
-        first = send(begun["credentials"][0]["url"], b"one ")[1]
-    (tmp_path / "server.json").unlink(missing_ok=True)  # one that is killed leaves it
+        upload = begin(api, "r", "big", 2)
+        first = send(upload["credentials"][0]["url"], b"one ")[1]
+    (tmp_path / "servers/main/server.json").unlink(missing_ok=True)  # one that is killed leaves it
     with serving(tmp_path) as api:
-        second = send(begun["credentials"][1]["url"].replace(_base(begun), api.url), b"two")[1]
+        second = send(upload["credentials"][1]["url"].replace(_base(upload), api.url), b"two")[1]
         parts = [{"part_number": 1, "etag": first}, {"part_number": 2, "etag": second}]
-        assert end(api, "complete", "r", begun, parts).status == 200
+        assert end(api, "complete", "r", upload, parts).status == 200
         assert get(api, "r/big").content == b"one two"
 
 
@@ -173,17 +175,17 @@ def test_addresses_are_where_the_client_found_the_server(api: Api) -> None:
     headers = {"Authorization": f"Bearer {api.token}", "Host": "cluster.example:8443"}
     headers["Content-Type"] = "application/json"
     request = Request(f"{api.url}{MPU}/create/h", b'{"path": "a", "num_parts": 1}', headers)
-    with urlopen(request, timeout=30) as answer:
+    with urlopen(request, timeout=200) as answer:
         assert b'"url":"http://cluster.example:8443/api/2.0/mlflow-artifacts/' in answer.read()
 
 
-def test_a_job_begins_uploads_in_its_own_folders_alone(api: Api) -> None:
+def test_a_job_uploads_only_to_its_own_folders(api: Api) -> None:
     holder = Holder(api, "holder")
-    own = folder_of(run_of(api, "holder"))
-    begun = begin(api, own, "big", 1, token=holder.token)
-    parts = send_all(begun, [b"mine"])
-    assert end(api, "complete", own, begun, parts, token=holder.token).status == 200
-    assert get(api, f"{own}/big").content == b"mine"
+    job_folder = folder_of(run_of(api, "holder"))
+    upload = begin(api, job_folder, "big", 1, token=holder.token)
+    parts = send_all(upload, [b"mine"])
+    assert end(api, "complete", job_folder, upload, parts, token=holder.token).status == 200
+    assert get(api, f"{job_folder}/big").content == b"mine"
     alien = begin(api, "alien", "big", 1)
     for how in ("create", "complete", "abort"):
         answer = end(api, how, "alien", alien, parts, token=holder.token)
@@ -210,7 +212,7 @@ def test_what_nobody_goes_on_with_is_removed(uploads: Uploads) -> None:
     os.utime(uploads.root / new.id, (3000, 3000))
     uploads.remove_old(before=2000)
     assert [path.name for path in uploads.root.iterdir()] == [new.id]
-    with pytest.raises(NotFound, match="a day old"):
+    with pytest.raises(NotFound, match="has expired"):
         uploads.find(old.id)
     assert uploads.find(new.id) == new
 
@@ -222,7 +224,7 @@ def test_a_part_under_way_is_lost_with_its_upload(uploads: Uploads, tmp_path: Pa
         uploads.remove(upload.id)
         part.keep()
     assert list(uploads.root.iterdir()) == []
-    with pytest.raises(Invalid, match="takes no part 2"), uploads.writing(upload, 2):
+    with pytest.raises(Invalid, match="does not accept part 2"), uploads.writing(upload, 2):
         pass
 
 
@@ -241,5 +243,5 @@ def test_a_file_that_was_joined_is_a_blob(uploads: Uploads, tmp_path: Path) -> N
     assert (size, blobs.path(digest).read_bytes()) == (3, b"xxx")
 
 
-def _base(begun: dict[str, Any]) -> str:
-    return str(begun["credentials"][0]["url"]).partition("/api/")[0]
+def _base(upload: dict[str, Any]) -> str:
+    return str(upload["credentials"][0]["url"]).partition("/api/")[0]

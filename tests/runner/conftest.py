@@ -1,4 +1,4 @@
-"""A receiver, and a workshop that reports to it, for every test."""
+"""Fixtures: a receiver, a harness whose runners report to it, and container engines."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from retarget.testing import Receiver
-from tests.runner.engines import Bed, own_podman
-from tests.runner.workshop import Workshop
+from tests.runner.engines import ContainerEngine, isolated_podman
+from tests.runner.harness import RunnerHarness
 from tests.testbeds.engines import Engine
 
 
@@ -20,36 +20,36 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def workshop(tmp_path: Path, receiver: Receiver) -> Iterator[Workshop]:
-    workshop = Workshop(tmp_path / "machine", receiver)
-    yield workshop
-    receiver.refuses.clear()
+def harness(tmp_path: Path, receiver: Receiver) -> Iterator[RunnerHarness]:
+    harness = RunnerHarness(tmp_path / "machine", receiver)
+    yield harness
+    receiver.refused.clear()
     receiver.start()
-    workshop.end()
+    harness.end()
 
 
 @pytest.fixture(scope="session")
-def docker_bed(worker_docker: Engine) -> Bed:
-    return Bed("docker", {"DOCKER_HOST": worker_docker.url})
+def docker_engine(worker_docker: Engine) -> ContainerEngine:
+    return ContainerEngine("docker", {"DOCKER_HOST": worker_docker.url})
 
 
 @pytest.fixture(scope="session")
-def podman_bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    yield from own_podman(tmp_path_factory.mktemp("podman"))
+def podman_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerEngine]:
+    yield from isolated_podman(tmp_path_factory.mktemp("podman"))
 
 
 @pytest.fixture(
     params=[pytest.param(name, marks=pytest.mark.targets) for name in ("docker", "podman")]
 )
-def bed(
-    request: pytest.FixtureRequest, workshop: Workshop, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Bed]:
-    """An engine, each in turn, that the workshop's runners use; all containers must be gone."""
-    bed: Bed = request.getfixturevalue(f"{request.param}_bed")
-    for name, value in bed.variables.items():
+def engine(
+    request: pytest.FixtureRequest, harness: RunnerHarness, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ContainerEngine]:
+    """Each engine in turn, used by the harness's runners. No container may remain."""
+    engine: ContainerEngine = request.getfixturevalue(f"{request.param}_engine")
+    for name, value in engine.variables.items():
         monkeypatch.setenv(name, value)
-    workshop.node["engine"] = bed.name
-    yield bed
-    left = bed.containers()
-    bed.clear()
-    assert left == []
+    harness.node["engine"] = engine.name
+    yield engine
+    remaining = engine.containers()
+    engine.clear()
+    assert remaining == []

@@ -1,4 +1,4 @@
-"""The engines that containers are tested with: the testbeds' dockerd, and Podman by its command."""
+"""The engines that containers are tested with: the testbeds' dockerd, and Podman."""
 
 import os
 import subprocess
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.testbeds.engines import IMAGE, engines_missing, image_archive, short_folder
-from tests.testbeds.namespaces import need
+from tests.testbeds.engines import IMAGE, image_archive, missing_for_engines, short_folder
+from tests.testbeds.namespaces import require
 
-_PODMAN = """\
+_CONTAINERS_CONF = """\
 [containers]
 default_ulimits = ["nofile=20000:20000", "nproc=32768:32768"]
 [engine]
@@ -22,63 +22,63 @@ tmp_dir = "{1}/libpod"
 network_backend = "netavark"
 network_config_dir = "{0}/networks"
 """
-_STORE = '[storage]\ndriver = "overlay"\ngraphroot = "{0}/graph"\nrunroot = "{1}/run"\n'
+_STORAGE_CONF = '[storage]\ndriver = "overlay"\ngraphroot = "{0}/graph"\nrunroot = "{1}/run"\n'
 
 
 @dataclass(frozen=True)
-class Bed:
-    """An engine that tests may use; `variables` make its command find it."""
+class ContainerEngine:
+    """An engine for tests; its command finds it through `variables`."""
 
     name: str
     variables: dict[str, str]
 
-    def ask(self, *words: str) -> str:
+    def ask(self, *arguments: str) -> str:
         answer = subprocess.run(
-            [self.name, *words],
+            [self.name, *arguments],
             env=os.environ | self.variables,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
         )
         assert answer.returncode == 0, answer.stderr
         return answer.stdout
 
     def containers(self) -> list[str]:
-        """Name those that are there, and Podman's that only a build knows."""
-        also = ("--external",) if self.name == "podman" else ()
-        return self.ask("ps", "-a", *also, "--format", "{{.Names}}").split()
+        """Return the names of all containers, including those of Podman's builds."""
+        options = ("--external",) if self.name == "podman" else ()
+        return self.ask("ps", "-a", *options, "--format", "{{.Names}}").split()
 
     def clear(self) -> None:
-        """Leave nothing to the next test."""
-        if left := self.containers():
-            self.ask("rm", "-f", "-v", *left)
+        """Remove all containers, so that the next test starts clean."""
+        if containers := self.containers():
+            self.ask("rm", "-f", "-v", *containers)
 
 
-def own_podman(where: Path) -> Iterator[Bed]:
-    """Give Podman stores of its own. There is no daemon: whoever calls it runs the containers.
+def isolated_podman(folder: Path) -> Iterator[ContainerEngine]:
+    """Yield a Podman with its own stores and locks.
 
-    Its locks too: in the memory that all Podmans of a machine share, one that starts with an empty
-    store takes those of the others for its own.
+    Locks are normally in memory that all Podmans of a host share, and one that starts with an
+    empty store takes over the locks of the others.
     """
-    need(engines_missing("podman"))
+    require(missing_for_engines("podman"))
     with short_folder() as short:
-        (where / "containers.conf").write_text(_PODMAN.format(where, short))
-        (where / "storage.conf").write_text(_STORE.format(where, short))
+        (folder / "containers.conf").write_text(_CONTAINERS_CONF.format(folder, short))
+        (folder / "storage.conf").write_text(_STORAGE_CONF.format(folder, short))
         variables = {
-            "CONTAINERS_CONF": f"{where}/containers.conf",
-            "CONTAINERS_STORAGE_CONF": f"{where}/storage.conf",
+            "CONTAINERS_CONF": f"{folder}/containers.conf",
+            "CONTAINERS_STORAGE_CONF": f"{folder}/storage.conf",
         }
-        bed = Bed("podman", variables)
+        engine = ContainerEngine("podman", variables)
         try:
-            bed.ask("import", str(image_archive()), IMAGE)
-            yield bed
-            bed.clear()
+            engine.ask("import", str(image_archive()), IMAGE)
+            yield engine
+            engine.clear()
         finally:
-            _unmount(where, short)
+            _unmount(folder, short)
 
 
 def _unmount(*folders: Path) -> None:
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-    for place in sorted(mounts, reverse=True):
-        if any(place.startswith(f"{folder}/") for folder in folders):
-            subprocess.run(["umount", "--lazy", place], check=True)
+    for mount in sorted(mounts, reverse=True):
+        if any(mount.startswith(f"{folder}/") for folder in folders):
+            subprocess.run(["umount", "--lazy", mount], check=True)

@@ -1,4 +1,4 @@
-"""What the agent takes in is what was sent, or nothing."""
+"""The agent installs an upload only if it arrives unchanged."""
 
 import asyncio
 import os
@@ -10,15 +10,15 @@ import pytest
 from retarget.runner.agent import Agent
 
 _PROGRAM = b"#!/bin/sh\necho works\n"
-_WHOLE = {"size": len(_PROGRAM), "digest": blake2b(_PROGRAM).hexdigest()}
+_UPLOAD = {"size": len(_PROGRAM), "digest": blake2b(_PROGRAM).hexdigest()}
 
 
-def _put(agent: Agent, turn: str, offset: int, content: bytes) -> int:
-    request = {"do": "put", "name": "uv", "whole": {**_WHOLE, "turn": turn}, "offset": offset}
+def _put(agent: Agent, upload: str, offset: int, content: bytes) -> int:
+    request = {"do": "put", "name": "uv", "upload": {**_UPLOAD, "id": upload}, "offset": offset}
     return asyncio.run(agent.answer(request, content))
 
 
-def test_a_program_is_there_when_all_of_it_is(tmp_path: Path) -> None:
+def test_a_program_is_installed_once_it_is_complete(tmp_path: Path) -> None:
     agent = Agent(str(tmp_path))
     assert _put(agent, "a", 0, _PROGRAM[:5]) == 5
     assert _put(agent, "b", 0, _PROGRAM[:9]) == 9
@@ -30,8 +30,8 @@ def test_a_program_is_there_when_all_of_it_is(tmp_path: Path) -> None:
     assert os.access(tmp_path / "bin/uv", os.X_OK)
 
 
-def test_a_program_that_was_damaged_on_its_way_is_not_kept(tmp_path: Path) -> None:
+def test_a_damaged_upload_is_discarded(tmp_path: Path) -> None:
     agent = Agent(str(tmp_path))
-    with pytest.raises(OSError, match="it did not arrive as it was sent"):
+    with pytest.raises(OSError, match="its digest does not match"):
         _put(agent, "a", 0, _PROGRAM.swapcase())
     assert os.listdir(tmp_path / "bin") == []

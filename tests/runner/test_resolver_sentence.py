@@ -1,8 +1,8 @@
-"""The sentence the user reads of a failed build, from what uv really prints."""
+"""The sentence that a user reads about a failed build, from real output of uv."""
 
 import pytest
 
-from retarget.runner.sentences import resolver_sentence
+from retarget.runner.error_lines import resolver_sentence
 
 _NONE = (
     "Because there is no version of requests==99.0 and you require requests==99.0, "
@@ -12,7 +12,7 @@ _NO_INDEX = (
     "Because numpy was not found in the provided package locations and you require numpy<1, "
     "we can conclude that your requirements are unsatisfiable."
 )
-SAID = {
+OUTPUTS = {
     "no such version": (
         "Using Python 3.11.7 environment at: e\n"
         "error: No solution found when resolving dependencies\n"
@@ -78,11 +78,11 @@ SAID = {
         "No virtual environment found",
     ),
     "something else": ("Killed by the system\n\n", "Killed by the system"),
-    "nothing": ("", "it said nothing"),
+    "nothing": ("", "no output"),
 }
 
 
-@pytest.mark.parametrize("case", SAID)
+@pytest.mark.parametrize("case", OUTPUTS)
 def test_the_sentence_is_what_uv_says_is_wrong(case: str) -> None:
-    said, sentence = SAID[case]
-    assert resolver_sentence(said) == sentence
+    output, sentence = OUTPUTS[case]
+    assert resolver_sentence(output) == sentence

@@ -1,4 +1,4 @@
-"""Blobs on a machine: kept while they are used, and what is removed is fetched again."""
+"""Blobs on a host are kept while they are used."""
 
 import os
 import time
@@ -18,7 +18,7 @@ def _blob(cache: Path, name: str, *, read: float, made: float) -> Path:
     return path
 
 
-def test_what_nobody_has_used_for_a_month_goes(tmp_path: Path) -> None:
+def test_blobs_unused_for_a_month_are_removed(tmp_path: Path) -> None:
     old = _blob(tmp_path, "aa0", read=MONTH, made=MONTH)
     read = _blob(tmp_path, "aa1", read=60, made=MONTH)
     new = _blob(tmp_path, "bb0", read=MONTH, made=60)
@@ -26,7 +26,7 @@ def test_what_nobody_has_used_for_a_month_goes(tmp_path: Path) -> None:
     assert [path.exists() for path in (old, read, new)] == [False, True, True]
 
 
-def test_it_is_looked_for_once_a_day(tmp_path: Path) -> None:
+def test_trimming_happens_once_a_day(tmp_path: Path) -> None:
     trim(str(tmp_path))
     old = _blob(tmp_path, "aa0", read=MONTH, made=MONTH)
     trim(str(tmp_path))
@@ -37,6 +37,6 @@ def test_it_is_looked_for_once_a_day(tmp_path: Path) -> None:
     assert not old.exists()
 
 
-def test_a_cache_that_is_not_there_yet_is_fine(tmp_path: Path) -> None:
+def test_a_missing_cache_is_not_an_error(tmp_path: Path) -> None:
     trim(str(tmp_path / "none"))
     assert not (tmp_path / "none").exists()

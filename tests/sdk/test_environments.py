@@ -1,6 +1,8 @@
-"""Environments as users write them, with real files."""
+"""Environments from real files."""
 
 import json
+import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from retarget.core import environments as core
 from retarget.core.errors import Invalid
-from retarget.sdk.environments import Environment
+from retarget.sdk.environments import Environment, environment_from
 
 
 def write(folder: Path, name: str, text: str) -> Path:
@@ -36,28 +38,40 @@ def refused(environment: Environment) -> str:
     return str(caught.value)
 
 
-def test_without_packages_it_is_the_users_own() -> None:
+def test_without_packages_the_interpreter_is_used() -> None:
     assert Environment().to_json() == {"kind": "user", "python": None, "prefer": sys.executable}
-    given = Environment(python=Path("/opt/python3.11/bin/python"), name="mine").to_json()
-    assert given == {
+    definition = Environment(python=Path("/opt/python3.11/bin/python"), name="mine").to_json()
+    assert definition == {
         "kind": "user",
         "python": "/opt/python3.11/bin/python",
         "prefer": sys.executable,
         "name": "mine",
     }
-    assert core.Environment.model_validate(given).digest is None
+    assert core.Environment.model_validate(definition).digest is None
 
 
-@pytest.mark.parametrize("version", ["3.11", ">=3.10", "3.11.*", "==3.11"])
-def test_a_version_without_packages_is_refused(version: str) -> None:
-    assert "is a version, which goes with packages" in refused(Environment(python=version))
+@pytest.mark.parametrize("version", ["3.11", "3.11.*", "==3.11"])
+def test_an_environment_without_packages_is_built_if_a_version_is_named(version: str) -> None:
+    empty: dict[str, Any] = {"kind": "system", "channels": [], "conda": [], "pip": [], "name": None}
+    assert Environment(python=version).to_json() == empty | {"python": "3.11"}
+    assert Environment(python=version, packages=[]).to_json() == empty | {"python": "3.11"}
+    assert Environment(packages=[]).to_json() == empty | {"python": None}
+    assert "'/bin/x' is not a Python version" in refused(Environment(python="/bin/x", packages=[]))
 
 
-def test_packages_are_named_one_way() -> None:
-    given = Environment(
+def test_a_mapping_defines_an_environment() -> None:
+    inline = {"python": "3.12", "packages": ["numpy"]}
+    assert environment_from(inline) == Environment(python="3.12", packages=["numpy"])
+    for wrong, hint in (("package", "did you mean 'packages'?"), ("zzz", "keys are python, ")):
+        with pytest.raises(Invalid, match=re.escape(f"unknown key {wrong!r}; {hint}")):
+            environment_from({wrong: ["numpy"]})
+
+
+def test_requirements_are_normalized() -> None:
+    definition = Environment(
         packages=["NumPy >= 1.2, <2", "scikit_learn[b,a]", "numpy<2,>=1.2"], python="3.11"
     ).to_json()
-    assert given == {
+    assert definition == {
         "kind": "system",
         "python": "3.11",
         "channels": [],
@@ -65,7 +79,24 @@ def test_packages_are_named_one_way() -> None:
         "pip": ["numpy<2,>=1.2", "scikit-learn[a,b]"],
         "name": None,
     }
-    assert core.Environment.model_validate(given).digest
+    assert core.Environment.model_validate(definition).digest
+
+
+def test_credentials_are_refused_and_not_repeated(tmp_path: Path) -> None:
+    address = "https://alice:s3cret@host/simple"
+    file = write(tmp_path, "requirements.txt", f"idna\n--index-url {address}\n")
+    channel = write(tmp_path, "conda.yml", f"channels: ['{address}']\ndependencies: [numpy]\n")
+    for environment, source in (
+        (Environment(requirements=file), "requirements.txt line 2"),
+        (Environment(conda=channel), "environment"),
+        (Environment(packages=[f"--index-url {address}", "idna"]), "packages"),
+    ):
+        message = refused(environment)
+        assert source in message
+        assert "s3cret" not in message
+        assert "put them into the uv.toml, pip.conf or .netrc" in message
+    line = "--index-url https://__token__:${TOKEN}@host/simple"
+    assert pip(tmp_path, f"idna\n{line}\n") == [line, "idna"]
 
 
 def test_an_environment_is_a_value() -> None:
@@ -73,22 +104,22 @@ def test_an_environment_is_a_value() -> None:
     assert hash(Environment(packages=["a"])) == hash(Environment(packages=("a",)))
     with pytest.raises(Invalid, match=r"write packages=\['numpy'\]"):
         Environment(packages="numpy")
-    with pytest.raises(Invalid, match="is not a name"):
+    with pytest.raises(Invalid, match="is not a valid name"):
         Environment(name="a b")
-    with pytest.raises(Invalid, match=r"what is it\? name a conda file"):
+    with pytest.raises(Invalid, match=r"unknown type of file; name a conda file"):
         Environment.from_file("environment.json")
 
 
-@pytest.mark.parametrize("package", ["", "num py", "numpy==", "numpy=1.2", "-e .", "./x", "x.whl"])
-def test_a_package_that_is_none_is_refused(package: str) -> None:
+@pytest.mark.parametrize("package", ["", "num py", "numpy==", "numpy=1.2", "./x", "x.whl"])
+def test_an_invalid_package_is_refused(package: str) -> None:
     assert refused(Environment(packages=["six", package])).startswith("packages: ")
     numbers: Any = [1.26]
-    assert "1.26 must be a text" in refused(Environment(packages=numbers))
+    assert "1.26 must be a string" in refused(Environment(packages=numbers))
 
 
-def test_a_conda_file_is_taken_apart(tmp_path: Path) -> None:
+def test_a_conda_file_is_read(tmp_path: Path) -> None:
     text = """
-name: train   # its name is the user's, not ours
+name: train   # the name is the user's own
 channels: [pytorch, conda-forge, nodefaults, pytorch]
 dependencies:
   - python=3.11
@@ -121,7 +152,7 @@ def test_spelling_does_not_change_a_conda_file(tmp_path: Path) -> None:
     assert one == two
 
 
-def test_channels_count_only_where_conda_packages_come_from_them(tmp_path: Path) -> None:
+def test_channels_matter_only_for_conda_packages(tmp_path: Path) -> None:
     one = conda(tmp_path, "channels: [x]\ndependencies: [python=3.11, {pip: [a]}]")
     assert one["channels"] == []
     assert conda(tmp_path, "dependencies: [numpy]")["channels"] == ["conda-forge"]
@@ -141,11 +172,11 @@ def test_channels_count_only_where_conda_packages_come_from_them(tmp_path: Path)
         ("python=3.11=*_cpython", "3.11"),
     ],
 )
-def test_the_python_of_a_conda_file_is_taken_out(
+def test_the_python_version_of_a_conda_file_is_extracted(
     tmp_path: Path, spec: str, python: str | None
 ) -> None:
-    found = conda(tmp_path, f"dependencies: ['{spec}', numpy]")
-    assert (found["python"], found["conda"]) == (python, ["numpy"])
+    definition = conda(tmp_path, f"dependencies: ['{spec}', numpy]")
+    assert (definition["python"], definition["conda"]) == (python, ["numpy"])
 
 
 @pytest.mark.parametrize(
@@ -157,30 +188,30 @@ def test_the_python_of_a_conda_file_is_taken_out(
         ("a: [", "is not YAML"),
         ("\0", "is not YAML"),
         ("- a", "not a list"),
-        ("just text", "not a text"),
-        ("dependencies: numpy", "dependencies: must be a list, not a text"),
+        ("just text", "not a string"),
+        ("dependencies: numpy", "dependencies: must be a list, not a string"),
         ("name: x", "dependencies: is empty; list packages there"),
         ("dependencies: [3.11]", "item 1: 3.11 is neither a package"),
         ("dependencies: [a, {conda: [b]}]", "item 2: {'conda': ['b']} is neither a package"),
-        ("dependencies: [{pip: numpy}]", "item 1: pip: must be a list, not a text"),
-        ("dependencies: [{pip: [1]}]", "pip: 1 must be a text, not a int"),
+        ("dependencies: [{pip: numpy}]", "item 1: pip: must be a list, not a string"),
+        ("dependencies: [{pip: [1]}]", "pip: 1 must be a string, not a int"),
         ("dependencies: [{pip: ['numpy=1']}]", "'numpy=1' is not a requirement"),
-        ("dependencies: [{pip: [-e .]}]", "is a path on this machine"),
+        ("dependencies: [{pip: [-e .]}]", "has neither a pyproject.toml nor a setup.py"),
         ("dependencies: ['numpy=']", "item 1: 'numpy=': '=' is not a version"),
         ("dependencies: ['python=3.10|3.11']", "is not a Python version; write 3.11 or >=3.10"),
         ("dependencies: [a]\nchannels: x", "channels: must be a list"),
-        ("dependencies: [a]\nchannels: [1]", "channels: 1 must be a text"),
-        ("dependencies: [a]\nname: 3", "name: must be a text"),
-        ("dependencies: [a]\ndependancies: []", "'dependancies': is not known; known are name"),
-        ("dependencies: [a]\nvariables: {A: b}", "set them with --set-env"),
-        ("dependencies: [python=3.11, python=3.12]", "asks for Python 3.11, but"),
+        ("dependencies: [a]\nchannels: [1]", "channels: 1 must be a string"),
+        ("dependencies: [a]\nname: 3", "name: must be a string"),
+        ("dependencies: [a]\ndependancies: []", "'dependancies': is unknown; keys are name"),
+        ("dependencies: [a]\nvariables: {A: b}", "set them with --env"),
+        ("dependencies: [python=3.11, python=3.12]", "requires Python 3.11, but"),
     ],
 )
-def test_what_is_wrong_with_a_conda_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_errors_in_a_conda_file_are_named(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path, "environment.yml", text)
-    told = refused(Environment(conda=path))
-    assert message in told
-    assert str(path) in told
+    error = refused(Environment(conda=path))
+    assert message in error
+    assert str(path) in error
 
 
 def test_a_requirements_file_is_read_as_pip_reads_it(tmp_path: Path) -> None:
@@ -216,7 +247,7 @@ b
     ]
 
 
-def test_included_files_are_followed_from_where_they_are_named(tmp_path: Path) -> None:
+def test_included_files_are_relative_to_the_including_file(tmp_path: Path) -> None:
     write(tmp_path, "sub/more.txt", "-r deep/er.txt\n--constraint=../limits.txt\nscipy\n")
     write(tmp_path, "sub/deep/er.txt", "pandas\r\n")
     write(tmp_path, "limits.txt", "SciPy<2\nnumpy<2\n")
@@ -234,7 +265,7 @@ def test_a_file_may_be_included_twice_but_not_by_itself(tmp_path: Path) -> None:
         pip(tmp_path, "-r a.txt")
 
 
-def test_order_case_blanks_and_comments_do_not_change_what_is_asked(tmp_path: Path) -> None:
+def test_order_case_blanks_and_comments_do_not_matter(tmp_path: Path) -> None:
     one = pip(tmp_path, "NumPy>=1,<2\npandas\n")
     assert one == pip(tmp_path, "# hi\n\npandas # x\r\n  numpy <2, >=1\nPandas")
 
@@ -246,33 +277,33 @@ def test_order_case_blanks_and_comments_do_not_change_what_is_asked(tmp_path: Pa
         ("six\nnum py\n", "line 2: 'num py' is not a requirement"),
         ("six\n\na \\\n b\n", "line 3: 'a  b' is not a requirement"),
         ("numpy=1.2", "write numpy, numpy==1.26 or numpy>=1.2"),
-        ("-e .", "line 1: '.' is a path on this machine"),
-        ("--editable=./x", "is a path on this machine"),
-        ("-e git+https://host/x", "write it without -e"),
-        ("./pkg", "'./pkg' is a path on this machine"),
-        ("../x.tar.gz", "is a path on this machine"),
-        ("wheels/x-1.whl", "is a path on this machine"),
-        ("x @ ./y", "is a path on this machine"),
+        ("-e .", "has neither a pyproject.toml nor a setup.py; name the folder of a package"),
+        ("--editable=./x", "/x was not found"),
+        ("-e git+https://host/x", "remove the -e"),
+        ("./pkg", "/pkg was not found"),
+        ("../x.tar.gz", "x.tar.gz was not found"),
+        ("wheels/x-1.whl", "wheels/x-1.whl was not found"),
+        ("x @ ./y", "/y was not found"),
         ("-f ./wheels", "'./wheels' is a path on this machine"),
-        ("--frobnicate x", "the option --frobnicate is not known; known are -r, -c"),
+        ("--frobnicate x", "unknown option --frobnicate; options are -r, -c"),
         ("--index-url", "--index-url takes a value"),
         ("--pre yes", "--pre takes no value"),
         ("-r nowhere.txt", "nowhere.txt: cannot be read: No such file or directory"),
-        ("-r https://host/r.txt", "fetch it and name the file"),
+        ("-r https://host/r.txt", "download it and name the file"),
     ],
 )
-def test_what_is_wrong_with_a_requirements_file_is_named(
-    tmp_path: Path, text: str, message: str
-) -> None:
+def test_errors_in_a_requirements_file_are_named(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path, "requirements.txt", text)
-    told = refused(Environment(requirements=path))
-    assert message in told
-    assert str(tmp_path) in told
+    error = refused(Environment(requirements=path))
+    assert message in error
+    assert str(tmp_path) in error
 
 
 def test_a_constraint_that_would_be_lost_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "limits.txt", "# all\nscipy<2\n")
-    with pytest.raises(Invalid, match=r"limits\.txt line 2: 'scipy<2' is about a package that no"):
+    with pytest.raises(
+        Invalid, match=r"limits\.txt line 2: 'scipy<2' constrains a package that is not"
+    ):
         pip(tmp_path, "numpy\n-c limits.txt\n")
 
 
@@ -282,10 +313,10 @@ def test_a_pyproject_gives_dependencies_and_python(tmp_path: Path) -> None:
         "pyproject.toml",
         '[project]\nname="x"\nrequires-python = ">=3.10, <4"\ndependencies = ["B_c", "a>1"]\n',
     )
-    found = Environment.from_file(path).to_json()
-    assert (found["python"], found["pip"]) == ("<4,>=3.10", ["a>1", "b-c"])
+    definition = Environment.from_file(path).to_json()
+    assert (definition["python"], definition["pip"]) == ("<4,>=3.10", ["a>1", "b-c"])
     assert Environment.from_file(path, python="3.12").to_json()["python"] == "3.12"
-    assert "asks for Python 3.9, but" in refused(Environment(pyproject=path, python="3.9"))
+    assert "requires Python 3.9, but" in refused(Environment(pyproject=path, python="3.9"))
 
 
 @pytest.mark.parametrize(
@@ -294,16 +325,18 @@ def test_a_pyproject_gives_dependencies_and_python(tmp_path: Path) -> None:
         ("", "is empty"),
         ("[project", "is not TOML"),
         ("[tool.x]\na=1", "has no [project] table"),
+        ("tool = 1", "has no [project] table"),
+        ("[tool.poetry]\nname='a'", "`poetry export -o requirements.txt`"),
         ("project = 1", "project: must be a table"),
-        ("[project]\ndependencies = 'a'", "project.dependencies: must be a list, not a text"),
-        ("[project]\ndependencies = [1]", "project.dependencies: 1 must be a text"),
+        ("[project]\ndependencies = 'a'", "project.dependencies: must be a list, not a string"),
+        ("[project]\ndependencies = [1]", "project.dependencies: 1 must be a string"),
         ("[project]\ndependencies = ['-r x']", "project.dependencies: '-r x' is not a requirement"),
         ("[project]\ndynamic = ['dependencies']", "are dynamic"),
-        ("[project]\nrequires-python = 3.11", "requires-python: 3.11 must be a text"),
+        ("[project]\nrequires-python = 3.11", "requires-python: 3.11 must be a string"),
         ("[project]\nrequires-python = 'new'", "'new' is not a Python version"),
     ],
 )
-def test_what_is_wrong_with_a_pyproject_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_errors_in_a_pyproject_are_named(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path, "pyproject.toml", text)
     assert message in refused(Environment(pyproject=path))
 
@@ -319,22 +352,28 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, name: str) -> None:
     assert "is not UTF-8 text" in refused(Environment.from_file(path))
     path.write_bytes("numpy".encode("utf-16"))
     assert str(path) in refused(Environment.from_file(path))
+    os.truncate(path, 1 << 30)
+    assert "has more than 10,000,000 bytes" in refused(Environment.from_file(path))
 
 
 def test_several_sources_add_up(tmp_path: Path) -> None:
-    found = Environment(
+    definition = Environment(
         conda=write(tmp_path, "e.yml", "dependencies: [python=3.11, numpy]"),
         requirements=write(tmp_path, "r.txt", "\ufeffrich"),
         pyproject=write(tmp_path, "p.toml", "[project]\nrequires-python='>=3.11.4'"),
         packages=["six"],
         python="3.11.9",
     ).to_json()
-    assert (found["python"], found["conda"], found["pip"]) == ("3.11.9", ["numpy"], ["rich", "six"])
+    assert (definition["python"], definition["conda"], definition["pip"]) == (
+        "3.11.9",
+        ["numpy"],
+        ["rich", "six"],
+    )
 
 
-def test_a_path_is_no_version_of_python() -> None:
-    told = refused(Environment(packages=["six"], python="/usr/bin/python3"))
-    assert "'/usr/bin/python3' is not a Python version" in told
+def test_a_path_is_not_a_version_of_python() -> None:
+    error = refused(Environment(packages=["six"], python="/usr/bin/python3"))
+    assert "'/usr/bin/python3' is not a Python version" in error
 
 
 @given(st.permutations(["numpy>=1", "Pandas", "scikit_learn<2", "rich ; python_version>'3'"]))
@@ -350,42 +389,42 @@ def test_any_bytes_are_read_or_refused(
     path = tmp_path_factory.getbasetemp() / f"any{suffix}"
     path.write_bytes(content)
     try:
-        found = Environment.from_file(path).to_json()
+        definition = Environment.from_file(path).to_json()
     except Invalid as error:
         message = str(error)
     else:
         message = str(path)
-        core.Environment.model_validate(found)
+        core.Environment.model_validate(definition)
     assert str(path.parent) in message
 
 
 def test_an_image_is_taken_by_its_name() -> None:
-    told = Environment(image="python:3.12-slim", packages=["IDNA>=3"]).to_json()
-    assert (told["kind"], told["image"], told["pip"]) == (
+    definition = Environment(image="python:3.12-slim", packages=["IDNA>=3"]).to_json()
+    assert (definition["kind"], definition["image"], definition["pip"]) == (
         "image", "python:3.12-slim", ["idna>=3"],
     )  # fmt: skip
-    core.Environment.model_validate(told)
+    core.Environment.model_validate(definition)
 
 
-def test_a_dockerfile_comes_with_the_folder_it_is_built_in(tmp_path: Path) -> None:
+def test_a_dockerfile_includes_its_build_context(tmp_path: Path) -> None:
     write(tmp_path, "docker/Dockerfile", "FROM python\nCOPY src /src\n")
     write(tmp_path, "src/a.py", "")
     environment = Environment(dockerfile=tmp_path / "docker/Dockerfile", context=tmp_path)
-    told = environment.to_json()
-    assert (told["kind"], told["dockerfile"]) == ("image", "docker/Dockerfile")
+    definition = environment.to_json()
+    assert (definition["kind"], definition["dockerfile"]) == ("image", "docker/Dockerfile")
     scan = environment.scan_context()
     assert scan is not None
-    assert told["context"] == scan.manifest.digest
+    assert definition["context"] == scan.manifest.digest
     assert sorted(entry.path for entry in scan.manifest.entries) == [
         "docker/Dockerfile", "src/a.py",
     ]  # fmt: skip
-    before = core.Environment.model_validate(told).digest
+    before = core.Environment.model_validate(definition).digest
     write(tmp_path, "src/a.py", "changed")
     assert core.Environment.model_validate(environment.to_json()).digest != before
 
 
 @pytest.mark.parametrize(
-    ("rules", "left"),
+    ("rules", "included"),
     [
         ("", "a.py big/x big/y keep/big/z"),
         ("big\n", "a.py keep/big/z"),
@@ -397,7 +436,7 @@ def test_a_dockerfile_comes_with_the_folder_it_is_built_in(tmp_path: Path) -> No
         ("/a.py\n./big/x\n", "big/y keep/big/z"),
     ],
 )
-def test_a_context_is_left_out_by_dockers_rules(tmp_path: Path, rules: str, left: str) -> None:
+def test_a_context_follows_the_rules_of_docker(tmp_path: Path, rules: str, included: str) -> None:
     for path in ("a.py", "big/x", "big/y", "keep/big/z"):
         write(tmp_path, path, path)
     write(tmp_path, "Dockerfile", "FROM python\n")
@@ -405,27 +444,27 @@ def test_a_context_is_left_out_by_dockers_rules(tmp_path: Path, rules: str, left
     write(tmp_path, ".gitignore", "*\n")
     scan = Environment(dockerfile=tmp_path / "Dockerfile").scan_context()
     assert scan is not None
-    found = {entry.path for entry in scan.manifest.entries} - {".dockerignore", ".gitignore"}
-    assert found == {"Dockerfile", *left.split()}
+    paths = {entry.path for entry in scan.manifest.entries} - {".dockerignore", ".gitignore"}
+    assert paths == {"Dockerfile", *included.split()}
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"image": "a", "dockerfile": "D"}, "image: it and dockerfile exclude each other"),
-        ({"context": "."}, "context: goes with a dockerfile"),
+        ({"image": "a", "dockerfile": "D"}, "image: cannot be combined with dockerfile"),
+        ({"context": "."}, "context: needs a dockerfile"),
         ({"image": " "}, "image: is empty"),
-        ({"image": 3}, "image: 3 is not a text"),
+        ({"image": 3}, "image: 3 is not a string"),
         ({"dockerfile": 3}, "dockerfile: 3 is not a path"),
     ],
 )
-def test_what_is_wrong_with_an_image_is_named(fields: dict[str, Any], message: str) -> None:
+def test_errors_in_an_image_are_named(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(Invalid, match=message):
         Environment(**fields)
 
 
-def test_a_dockerfile_that_is_not_there_or_elsewhere_is_named(tmp_path: Path) -> None:
-    assert "there is no file 'nope'" in refused(Environment(dockerfile="nope"))
+def test_a_dockerfile_that_is_missing_or_outside_the_context_is_named(tmp_path: Path) -> None:
+    assert "file 'nope' not found" in refused(Environment(dockerfile="nope"))
     write(tmp_path, "Dockerfile", "FROM python\n")
     (tmp_path / "inner").mkdir()
     elsewhere = Environment(dockerfile=tmp_path / "Dockerfile", context=tmp_path / "inner")

@@ -1,4 +1,4 @@
-"""What is left out of a snapshot, held against git itself."""
+"""Which files a snapshot excludes, compared with git itself."""
 
 import os
 import shutil
@@ -31,15 +31,32 @@ def write(folder: Path, files: dict[str, str]) -> None:
         path.write_text(content)
 
 
-def kept(folder: Path) -> set[str]:
-    def refuse(path: bytes, error: OSError) -> None:
-        raise AssertionError(path) from error
-
-    return {os.fsdecode(path) for path, _ in walk(os.fsencode(folder), refuse)}
+def refuse(path: bytes, error: OSError) -> None:
+    raise AssertionError(path) from error
 
 
-def git(*words: str | Path, cwd: Path) -> bytes:
-    command = ["git", "-c", "core.excludesFile=/dev/null", *map(str, words)]
+def kept(folder: Path, *include: str) -> set[str]:
+    included = frozenset(map(os.fsencode, include))
+    files = walk(os.fsencode(folder), refuse, include=included)
+    return {os.fsdecode(path) for path, _ in files}
+
+
+def excluded(folder: Path, *include: str) -> dict[str, str]:
+    """Return the rule of each path that is excluded."""
+    rules: dict[str, str] = {}
+    files = walk(
+        os.fsencode(folder),
+        refuse,
+        lambda path, rule: rules.update({os.fsdecode(path): rule}),
+        frozenset(map(os.fsencode, include)),
+    )
+    for _ in files:
+        pass
+    return rules
+
+
+def git(*arguments: str | Path, cwd: Path) -> bytes:
+    command = ["git", "-c", "core.excludesFile=/dev/null", *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, env=_GIT, check=True, capture_output=True).stdout
 
 
@@ -99,9 +116,7 @@ _TREE = [*_ORDINARY.split(), *_ODD]
     ],
     ids=repr,
 )
-def test_each_kind_of_pattern_means_what_it_means_to_git(
-    repository: Path, lines: list[str]
-) -> None:
+def test_every_kind_of_pattern_matches_as_in_git(repository: Path, lines: list[str]) -> None:
     write(repository, dict.fromkeys(_TREE, "") | {".gitignore": "\n".join(lines)})
     assert kept(repository) == kept_by_git(repository)
 
@@ -126,7 +141,7 @@ _IGNORE_FILES = st.lists(st.one_of(_LINES, _PATHS), min_size=1, max_size=6).map(
 @given(
     paths=st.sets(_PATHS, min_size=1, max_size=12),
     ignores=st.dictionaries(
-        st.lists(_NAMES, max_size=2).map(lambda parts: "/".join([*parts, ".gitignore"])),
+        st.lists(_NAMES, max_size=2).map(lambda names: "/".join([*names, ".gitignore"])),
         _IGNORE_FILES,
         min_size=1,
         max_size=3,
@@ -134,16 +149,16 @@ _IGNORE_FILES = st.lists(st.one_of(_LINES, _PATHS), min_size=1, max_size=6).map(
     exclude=st.one_of(st.just(""), _IGNORE_FILES),
 )
 @settings(max_examples=2 * settings().max_examples, suppress_health_check=[HealthCheck.too_slow])
-def test_any_tree_under_any_rules_is_what_git_lists(
+def test_any_tree_with_any_rules_matches_git(
     shared_repository: Path, paths: set[str], ignores: dict[str, str], exclude: str
 ) -> None:
     empty(shared_repository)
     (shared_repository / ".git/info/exclude").write_text(exclude)
     for path in sorted(paths, key=len, reverse=True):
         if not (shared_repository / path).is_dir():
-            write_where_possible(shared_repository, path, "")
+            write_unless_blocked(shared_repository, path, "")
     for path, content in ignores.items():
-        write_where_possible(shared_repository, path, content)
+        write_unless_blocked(shared_repository, path, content)
     assert kept(shared_repository) == kept_by_git(shared_repository)
 
 
@@ -155,14 +170,14 @@ def empty(repository: Path) -> None:
             child.unlink()
 
 
-def write_where_possible(folder: Path, path: str, content: str) -> None:
+def write_unless_blocked(folder: Path, path: str, content: str) -> None:
     try:
         write(folder, {path: content})
     except (NotADirectoryError, FileExistsError):
-        return  # a part of the path is a file already
+        return  # a parent of the path is a file
 
 
-def test_rules_of_the_folders_above_count_up_to_the_repository(repository: Path) -> None:
+def test_rules_of_parents_apply_up_to_the_repository(repository: Path) -> None:
     code = repository / "projects/one"
     write(
         repository,
@@ -175,13 +190,13 @@ def test_rules_of_the_folders_above_count_up_to_the_repository(repository: Path)
     assert kept(code) == {".gitignore", "main.py", "sub/b"} == kept_by_git(code)
 
 
-def test_rules_from_above_that_leave_out_the_folder_itself_do_not_count(repository: Path) -> None:
+def test_parent_rules_that_exclude_the_folder_itself_are_ignored(repository: Path) -> None:
     write(repository, {".gitignore": "*\n!.gitignore\n", "work/train.py": "", "work/x.log": ""})
     write(repository, {"work/.gitignore": "*.log\n"})
     assert kept(repository / "work") == {".gitignore", "train.py"}
 
 
-def test_a_file_above_without_a_repository_does_not_count(tmp_path: Path) -> None:
+def test_a_parent_file_without_a_repository_is_ignored(tmp_path: Path) -> None:
     write(tmp_path, {".gitignore": "*\n", "work/train.py": ""})
     assert kept(tmp_path / "work") == {"train.py"}
 
@@ -230,7 +245,7 @@ def test_an_amlignore_file_further_down_alone_changes_nothing(tmp_path: Path) ->
 
 
 def test_environments_caches_and_git_itself_are_never_sent(repository: Path) -> None:
-    left_out = [
+    excluded = [
         ".venv/pyvenv.cfg",
         ".venv/lib/x.py",
         "envs/deep/conda-meta/history",
@@ -249,17 +264,93 @@ def test_environments_caches_and_git_itself_are_never_sent(repository: Path) -> 
         "vendored/.git/HEAD",
         "submodule/.git",
     ]
-    wanted = {
+    included = {
         "envs/readme",
-        "node_modules/x.js",
         "vendored/a.py",
         "submodule/b.py",
-        ".env",
         "b.pyc/c",
     }
-    write(repository, dict.fromkeys([*left_out, *wanted], ""))
+    write(repository, dict.fromkeys([*excluded, *included], ""))
     write(repository, {".gitignore": "!.venv\n!a.pyc\n!.git\n"})
-    assert kept(repository) == wanted | {".gitignore"}
+    assert kept(repository) == included | {".gitignore"}
+
+
+def test_names_that_may_hold_secrets_and_folders_of_tools_are_excluded_by_default(
+    tmp_path: Path,
+) -> None:
+    secret = [".env", "a/.env.local", "key.pem", "id_rsa", "id_rsa.pub", "id_ed25519", ".netrc"]
+    folders = [".aws/x", "credentials.json", "node_modules/x.js", "wandb/x", "a/mlruns/x"]
+    included = {".env.example", "wandb.py", "mlruns.txt", "environment.yml", "b/lightning_log/x"}
+    write(tmp_path, dict.fromkeys([*secret, *folders, "lightning_logs/x", *included], ""))
+    assert kept(tmp_path) == included
+    assert set(excluded(tmp_path).values()) == {"default"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "path", "is_sent"),
+    [
+        ("!.env", ".env", True),
+        ("!/certs/*.pem", "certs/a.pem", True),
+        ("!wandb/", "wandb/x", True),
+        ("*\n!*/\n!*.py", "node_modules/a.py", False),
+        ("/data/*\n!/data/**", "data/.env", False),
+        (".*\n!.*", ".netrc", False),
+    ],
+)
+def test_a_negated_pattern_includes_what_it_names(
+    tmp_path: Path, lines: str, path: str, is_sent: bool
+) -> None:
+    write(tmp_path, {".retargetignore": lines, path: ""})
+    assert (path in kept(tmp_path)) == is_sent
+
+
+def test_the_first_ignore_file_at_the_root_is_the_only_one(repository: Path) -> None:
+    write(repository, {".gitignore": "g\n", ".amlignore": "a\n", ".retargetignore": "r\n"})
+    write(repository, {"sub/.gitignore": "*\n", "sub/.amlignore": "*\n"})
+    write(repository, {"sub/.retargetignore": "s\n", "sub/s": "", "sub/r": "", "sub/x": ""})
+    write(repository, dict.fromkeys("gar", ""))
+    assert {path for path in kept(repository) if "ignore" not in path} == {"g", "a", "sub/x"}
+    rules = {"r": ".retargetignore", "sub/r": ".retargetignore", "sub/s": "sub/.retargetignore"}
+    assert {path: rule for path, rule in excluded(repository).items() if rule != "always"} == rules
+    (repository / ".retargetignore").unlink()
+    assert {"g", "r", "sub/.retargetignore"} & kept(repository) == {"g", "r"}
+
+
+def test_every_excluded_path_has_the_rule_that_excludes_it(repository: Path) -> None:
+    write(repository, {".gitignore": "data/\n", "code/.gitignore": "*.log\n"})
+    (repository / ".git/info/exclude").write_text("mine\n")
+    write(repository, dict.fromkeys(["code/data/a/b", "code/x.log", "code/mine", "code/a.py"], ""))
+    write(repository / "code", dict.fromkeys([".env", ".venv/pyvenv.cfg", "sub/a.pyc"], ""))
+    write(repository / "code", {"results/.retarget-download": "", "results/model": ""})
+    assert excluded(repository / "code") == {
+        "data/": "../.gitignore",
+        "x.log": ".gitignore",
+        "mine": ".git/info/exclude",
+        ".env": "default",
+        "results/": "default",
+        ".venv/": "always",
+        "sub/a.pyc": "always",
+    }
+
+
+def test_an_included_path_is_sent_whatever_the_rules_say(tmp_path: Path) -> None:
+    write(tmp_path, {".gitignore": "data/\n*.csv\n", "data/.gitignore": "*\n"})
+    write(tmp_path, dict.fromkeys(["data/a/x.csv", "data/b", "y.csv", "data/.env", ".env"], ""))
+    write(tmp_path, dict.fromkeys([".venv/pyvenv.cfg", "node_modules/a/node_modules/b"], ""))
+    everything = {"data/a/x.csv", "data/b", "data/.gitignore", ".gitignore"}
+    assert kept(tmp_path, "data") == everything
+    assert excluded(tmp_path, "data")["data/.env"] == "default"
+    assert kept(tmp_path, "data/a") == {"data/a/x.csv", ".gitignore"}
+    assert excluded(tmp_path, "data/a")["data/b"] == ".gitignore"
+    assert kept(tmp_path, ".env") == {".env", ".gitignore"}
+    assert kept(tmp_path, ".venv") == {".venv/pyvenv.cfg", ".gitignore"}
+    assert kept(tmp_path, "node_modules") == {"node_modules/a/node_modules/b", ".gitignore"}
+    assert kept(tmp_path, "") >= everything | {"y.csv", "node_modules/a/node_modules/b"}
+
+
+def test_a_home_of_retarget_cannot_be_included(tmp_path: Path) -> None:
+    write(tmp_path, {"state/server.lock": "", "state/token": "secret", "main.py": ""})
+    assert kept(tmp_path, "state") == {"main.py"}
 
 
 def test_a_code_folder_that_is_itself_an_environment_is_still_sent(tmp_path: Path) -> None:
@@ -267,7 +358,7 @@ def test_a_code_folder_that_is_itself_an_environment_is_still_sent(tmp_path: Pat
     assert kept(tmp_path) == {"pyvenv.cfg", "main.py"}
 
 
-def test_a_home_of_ours_is_never_sent(tmp_path: Path) -> None:
+def test_a_home_of_retarget_is_never_sent(tmp_path: Path) -> None:
     write(tmp_path, {"state/server.lock": "", "state/token": "secret", "state/blobs/x": ""})
     write(tmp_path, {"main.py": "", "other/token": "the user's own"})
     assert kept(tmp_path) == {"main.py", "other/token"}
@@ -296,7 +387,7 @@ def test_an_ignore_file_that_may_not_be_read_is_an_error() -> None:
 
 @contextmanager
 def as_nobody(folder: Path) -> Generator[Path]:
-    """Give up root's rights for a while, in a folder that is nobody's: root may read anything."""
+    """Become the user nobody for a while, in a folder of that user: root may read anything."""
     if os.geteuid() != 0:
         yield folder
         return

@@ -1,4 +1,4 @@
-"""What jobs logged, the experiments and the models of a workspace, through the Python client."""
+"""Metrics, experiments and models through the Python client."""
 
 import math
 import os
@@ -27,9 +27,9 @@ def workspace(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 @pytest.fixture
 def log(workspace: Workspace) -> Log:
-    def send(job: Job, **what: Any) -> None:
+    def send(job: Job, **content: Any) -> None:
         path = "/api/2.0/mlflow/runs/log-batch"
-        workspace._connection.post(path, {"run_id": job.id, **what})  # pyright: ignore[reportPrivateUsage]
+        workspace._connection.post(path, {"run_id": job.id, **content})  # pyright: ignore[reportPrivateUsage]
 
     return send
 
@@ -47,7 +47,7 @@ def finished(workspace: Workspace, command: str = "true", **options: Any) -> Job
     return job
 
 
-def test_a_job_tells_what_it_logged(workspace: Workspace, log: Log) -> None:
+def test_a_job_shows_what_it_logged(workspace: Workspace, log: Log) -> None:
     job = finished(workspace, name="first", experiment="trial")
     assert (job.metrics(), job.params()) == ({}, {})
     assert job.tags() == {
@@ -65,9 +65,10 @@ def test_a_job_tells_what_it_logged(workspace: Workspace, log: Log) -> None:
     assert (metrics["loss"], metrics["up"]) == (0.25, -math.inf)
     assert math.isnan(metrics["gone"])
     assert (job.params(), job.tags()["who"]) == ({"lr": "0.1"}, "me")
-    told = job.tracking()
-    assert (told.run_id, told.experiment, told.status) == (job.id, "trial", "FINISHED")
-    assert (told.metrics["loss"].step, told.metrics["loss"].timestamp) == (1, 1.001)
+    tracking = job.tracking()
+    assert (tracking.run_id, tracking.experiment, tracking.status) == (job.id, "trial", "FINISHED")
+    loss = tracking.metrics["loss"]
+    assert (loss.step, loss.timestamp.timestamp()) == (1, 1.001)
 
 
 def test_a_history_is_a_sequence_of_points(workspace: Workspace, log: Log) -> None:
@@ -92,21 +93,22 @@ def test_experiments_and_their_runs(workspace: Workspace, log: Log) -> None:
     job = finished(workspace, name="one", experiment="trial")
     log(job, metrics=series("acc", 0.5), params=[{"key": "lr", "value": "1"}])
     finished(workspace, name="two", experiment="trial")
-    found = {each.name: each for each in workspace.experiments()}
-    assert (found["trial"].jobs, found["trial"].runs, found["trial"].newest) == (2, 2, None)
-    newest = workspace.experiment("trial").newest
+    experiments = {experiment.name: experiment for experiment in workspace.experiments}
+    trial = experiments["trial"]
+    assert (trial.jobs, trial.runs, trial.newest) == (2, 2, None)
+    newest = workspace.experiments["trial"].newest
     assert newest is not None
-    assert [(each.job, each.state) for each in newest] == [
+    assert [(run.job, run.state) for run in newest] == [
         ("two", "succeeded"),
         ("one", "succeeded"),
     ]
     assert (newest[1].metrics["acc"].value, newest[1].params) == (0.5, {"lr": "1"})
-    assert len(workspace.experiment("trial", limit=1).newest or []) == 1
+    assert len(workspace.experiments.get("trial", limit=1).newest or []) == 1
     with pytest.raises(NotFound, match="no experiment named 'none'"):
-        workspace.experiment("none")
+        workspace.experiments["none"]
 
 
-def test_what_a_job_left_becomes_a_version(workspace: Workspace, log: Log, tmp_path: Path) -> None:
+def test_an_output_becomes_a_version(workspace: Workspace, log: Log, tmp_path: Path) -> None:
     Path("code.txt").write_text("some code")
     job = finished(workspace, "mkdir outputs/m; echo a > outputs/m/a", name="j")
     log(job, metrics=[*series("acc", 0.75), *series("odd", "NaN")])
@@ -118,7 +120,7 @@ def test_what_a_job_left_becomes_a_version(workspace: Workspace, log: Log, tmp_p
     assert lineage.snapshot == job.to_json()["snapshot"] is not None
     assert lineage.metrics["acc"] == 0.75
     assert math.isnan(lineage.metrics["odd"])
-    assert [each.path for each in version.files()] == ["a"]
+    assert [file.path for file in version.files()] == ["a"]
 
 
 def test_versions_outlive_their_job_and_go_by_number_or_alias(
@@ -130,44 +132,47 @@ def test_versions_outlive_their_job_and_go_by_number_or_alias(
     second.alias("champion")
     assert second.aliases == ["champion"]
     job.delete()
-    model = workspace.model("iris")
-    assert (model.aliases, [each.version for each in model.versions()]) == ({"champion": 2}, [2, 1])
+    model = workspace.models["iris"]
+    assert (model.aliases, [version.version for version in model.versions()]) == (
+        {"champion": 2},
+        [2, 1],
+    )
     assert (model[1].version, model["champion"].version, model["latest"].version) == (1, 2, 2)
-    [path] = model["champion"].download(tmp_path / "got")
-    assert path == tmp_path / "got/b"
+    [path] = model["champion"].download(tmp_path / "files")
+    assert path == tmp_path / "files/b"
     assert path.read_text() == "b\n"
-    assert [each.name for each in (tmp_path / "got").iterdir()] == ["b"]
+    assert [file.name for file in (tmp_path / "files").iterdir()] == ["b"]
     model.remove_alias("champion")
     model[2].delete()
-    [listed] = workspace.models()
+    [listed] = workspace.models
     assert listed.latest is not None
-    assert (listed.latest.version, [each.version for each in listed.versions()]) == (1, [1])
+    assert (listed.latest.version, [version.version for version in listed.versions()]) == (1, [1])
     listed.delete()
-    assert workspace.models() == []
+    assert workspace.models.list() == []
     with pytest.raises(NotFound):
-        workspace.model("iris")
+        workspace.models["iris"]
 
 
-def test_what_cannot_be_registered_says_why(workspace: Workspace) -> None:
+def test_registering_nothing_is_refused(workspace: Workspace) -> None:
     job = finished(workspace, "echo x > outputs/x", name="j")
     with pytest.raises(NotFound, match="outputs/x"):
         job.register_model("iris", "outputs/none")
     for name in ("", "a/b", "a:b"):
         with pytest.raises(Invalid, match=f"'{name}'" if name else "empty"):
             job.register_model(name, "outputs/x")
-    assert workspace.models() == []
+    assert workspace.models.list() == []
 
 
-def test_a_file_that_comes_damaged_is_not_kept(workspace: Workspace, tmp_path: Path) -> None:
+def test_a_damaged_file_is_not_kept(workspace: Workspace, tmp_path: Path) -> None:
     job = finished(workspace, "echo x > outputs/x")
     version = job.register_model("iris", "outputs/x")
     connection = workspace._connection  # pyright: ignore[reportPrivateUsage]
     source = f"/api/models/iris/versions/{version.version}/files"
     with pytest.raises(RetargetError, match="damaged"):
-        download(connection, source, Output("x", 2, "0" * 64), tmp_path / "got")
-    assert list((tmp_path / "got").iterdir()) == []
+        download(connection, source, Output("x", 2, "0" * 64), tmp_path / "files")
+    assert list((tmp_path / "files").iterdir()) == []
 
 
-def test_the_tracking_uri_is_all_that_mlflow_needs(workspace: Workspace, home: Path) -> None:
+def test_the_tracking_uri_sets_the_token_for_mlflow(workspace: Workspace, home: Path) -> None:
     assert workspace.tracking_uri == workspace.url
     assert os.environ["MLFLOW_TRACKING_TOKEN"] == (home / "token").read_text()

@@ -1,4 +1,4 @@
-"""A real server, in a process of its own, and a plain HTTP client for it."""
+"""A real server in its own process, and a plain HTTP client for it."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -14,6 +15,22 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 import pytest
+
+from retarget.core.tokens import runner_key, script_token
+from retarget.runner.proof import (
+    DIGEST_HEADER,
+    NONCE_HEADER,
+    PROOF_HEADER,
+    TRAILER,
+    DigestedBody,
+    TrailedBody,
+    Trailer,
+    digest_of,
+    new_nonce,
+    prove_answer,
+    prove_request,
+)
+from tests.store.conftest import cluster as cluster  # a fixture
 
 
 class Answer:
@@ -28,54 +45,103 @@ class Answer:
 
 
 class Api:
-    def __init__(self, home: Path, facts: dict[str, Any], token: str) -> None:
+    def __init__(self, home: Path, server_info: dict[str, Any], token: str) -> None:
         self.home = home
-        self.pid = int(facts["pid"])
-        self.url = str(facts["url"])
+        self.pid = int(server_info["pid"])
+        self.url = str(server_info["url"])
         self.token = token
 
     def ask(
-        self, method: str, path: str, body: Any = None, *, token: str | None = None, **query: Any
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        token: str | None = None,
+        proven_by: str = "",
+        **query: Any,
     ) -> Answer:
-        """Ask as the owner, or with another token; `token=""` sends none."""
-        given = self.token if token is None else token
-        headers = {"Authorization": f"Bearer {given}"} if given else {}
+        """Send a request with the user's token, or with another one. `token=""` sends none.
+
+        With `proven_by`, the key of a runner, send a proof instead, and verify that of the answer.
+        """
+        chosen_token = self.token if token is None and not proven_by else token
+        headers = {"Authorization": f"Bearer {chosen_token}"} if chosen_token else {}
         content = body
         if body is not None and not isinstance(body, bytes):
             content, headers["Content-Type"] = json.dumps(body).encode(), "application/json"
-        where = f"{self.url}{path}" + (f"?{urlencode(query, doseq=True)}" if query else "")
-        request = Request(where, data=content, headers=headers, method=method)
-        try:
-            with urlopen(request, timeout=30) as response:
-                return Answer(response.status, response.read(), dict(response.headers))
-        except HTTPError as error:
-            with error:
-                return Answer(error.code, error.read(), dict(error.headers))
+        url = f"{self.url}{path}" + (f"?{urlencode(query, doseq=True)}" if query else "")
+        if proven_by:
+            headers |= proof_headers(proven_by, method, url.removeprefix(self.url), content or b"")
+        answer = _send(Request(url, data=content, headers=headers, method=method))
+        return _verified(answer, proven_by, headers) if proven_by else answer
 
-    def submit(self, *command: str, **asked: Any) -> dict[str, Any]:
-        answer = self.ask("POST", "/api/jobs", {"command": command or ("true",), **asked})
+    def runner_key(self, key: str) -> str:
+        """Return the key of the runner of an attempt."""
+        return runner_key((self.home / "secret").read_text().encode(), key)
+
+    def script_token(self, key: str) -> str:
+        """Return the token of the script of an attempt."""
+        return script_token((self.home / "secret").read_text().encode(), key)
+
+    def submit(self, *command: str, **fields: Any) -> dict[str, Any]:
+        answer = self.ask("POST", "/api/jobs", {"command": command or ("true",), **fields})
         assert answer.status == 201, answer.content
         return answer.json
 
     def job(self, name: str) -> dict[str, Any]:
         return self.ask("GET", f"/api/jobs/{name}").json
 
-    def wait(self, name: str, *states: str, patience: float = 20.0) -> dict[str, Any]:
-        """Wait until the job is in one of these states; without any, until it has ended."""
-        wanted = states or ("succeeded", "failed", "canceled")
-        deadline = time.monotonic() + patience
-        while (job := self.job(name))["state"] not in wanted:
+    def wait(self, name: str, *states: str, timeout: float = 200.0) -> dict[str, Any]:
+        """Wait until the job is in one of these states; by default, until it has ended."""
+        final_states = states or ("succeeded", "failed", "canceled")
+        deadline = time.monotonic() + timeout
+        while (job := self.job(name))["state"] not in final_states:
             assert time.monotonic() < deadline, f"still {job['state']}: {job['reason']}"
             version = job["version"]
             self.ask("GET", f"/api/jobs/{name}", wait=2, version=version)
         return job
 
-    def cleared(self, patience: float = 20.0) -> None:
-        """Wait until nothing of an ended job is left on the target."""
-        deadline = time.monotonic() + patience
+    def cleared(self, timeout: float = 200.0) -> None:
+        """Wait until the target has removed the folders of all launches."""
+        deadline = time.monotonic() + timeout
         while list((self.home / "targets/local/launches").glob("*")):
-            assert time.monotonic() < deadline, "launches were not cleared away"
+            assert time.monotonic() < deadline, "launches were not removed"
             time.sleep(0.05)
+
+
+def proof_headers(key: str, method: str, target: str, content: bytes) -> dict[str, str]:
+    """Return the headers with which a runner proves a request."""
+    nonce, digest = new_nonce(), digest_of(content)
+    proof = prove_request(key, nonce, method, target, digest)
+    return {NONCE_HEADER: nonce, DIGEST_HEADER: digest, PROOF_HEADER: proof}
+
+
+def _send(request: Request) -> Answer:
+    """Send a request. Raise OSError if no complete answer comes: the server was killed."""
+    try:
+        with urlopen(request, timeout=200) as response:
+            return Answer(response.status, response.read(), dict(response.headers))
+    except HTTPError as error:
+        with error:
+            return Answer(error.code, error.read(), dict(error.headers))
+    except HTTPException as error:  # such as a body that is cut off
+        raise ConnectionError(repr(error)) from error
+
+
+def _verified(answer: Answer, key: str, headers: dict[str, str]) -> Answer:
+    """Return an answer without its trailer. One that is not proven can only be a refusal."""
+    nonce, digest = headers[NONCE_HEADER], answer.headers.get(DIGEST_HEADER.lower(), "")
+    if not digest:
+        assert answer.status == 401, answer.status
+        return answer
+    assert answer.headers[PROOF_HEADER.lower()] == prove_answer(key, nonce, answer.status, digest)
+    body: DigestedBody | TrailedBody = DigestedBody(digest)
+    if digest == TRAILER:
+        body = TrailedBody(Trailer(key, "answer", nonce))
+    content = body.add(answer.content)
+    assert body.is_proven()
+    return Answer(answer.status, content, answer.headers)
 
 
 @contextmanager
@@ -86,26 +152,26 @@ def serving(
     environ = os.environ | {"RETARGET_HOME": str(home)} | variables
     process = subprocess.Popen([sys.executable, *program], env=environ, stderr=subprocess.PIPE)
     try:
-        deadline = time.monotonic() + 30
-        while not (home / "server.json").exists():
+        deadline = time.monotonic() + 200
+        while not (home / "servers/main/server.json").exists():
             assert process.poll() is None, process.communicate()[1].decode()
             assert time.monotonic() < deadline, "the server is not ready after 30 s"
             time.sleep(0.02)
-        facts = json.loads((home / "server.json").read_text())
-        yield Api(home, facts, (home / "token").read_text())
+        server_info = json.loads((home / "servers/main/server.json").read_text())
+        yield Api(home, server_info, (home / "token").read_text())
     finally:
         process.terminate()
-        said = process.communicate(timeout=30)[1].decode()
-        assert "Traceback" not in said, said
+        stderr = process.communicate(timeout=200)[1].decode()
+        assert "Traceback" not in stderr, stderr
 
 
 @contextmanager
 def serving_tests(home: Path) -> Generator[Api]:
-    """Run a server for many tests; when they end, nothing of theirs runs any more."""
+    """Run a server for many tests, and cancel their jobs at the end."""
     with serving(home, RETARGET_POLL_SECONDS="0.2") as api:
         yield api
         for job in api.ask("GET", "/api/jobs", limit=1000).json:
-            if job["ended"] is None:
+            if job["ended_at"] is None:
                 api.ask("POST", f"/api/jobs/{job['name']}/cancel")
                 api.wait(job["name"])
         api.cleared()
@@ -120,8 +186,8 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
 @pytest.fixture
 def all_cpus(api: Api) -> Callable[[str], dict[str, Any]]:
-    """Start a job that holds the whole machine until it is canceled."""
-    cpus = api.ask("POST", "/api/targets/local/check").json["facts"]["nodes"][0]["cpus"]
+    """Return a function that starts a job on all CPUs of the node until it is canceled."""
+    cpus = api.ask("POST", "/api/targets/local/check").json["inventory"]["nodes"][0]["cpus"]
 
     def hold(name: str) -> dict[str, Any]:
         api.submit("sleep", "600", name=name, cpus=cpus)

@@ -1,4 +1,4 @@
-"""Environments that are images, seen by the server: what it must have, keep and give out."""
+"""Image environments: which blobs the server requires, keeps and serves."""
 
 import time
 from collections.abc import Iterator
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from retarget.core.tokens import attempt_token
 from tests.server.conftest import Api, serving
 from tests.server.test_jobs import send
 from tests.testbeds.engines import IMAGE, Engine
@@ -30,7 +29,7 @@ def built(context: str) -> dict[str, str]:
 def test_a_context_that_was_never_sent_is_refused(api: Api) -> None:
     answer = api.ask("PUT", "/api/environments/mine", built("a" * 64))
     assert (answer.status, answer.json["field"]) == (422, "context")
-    assert "send it first" in answer.json["message"]
+    assert "upload it first" in answer.json["message"]
 
 
 def test_a_context_is_kept_as_long_as_an_environment_needs_it(api: Api) -> None:
@@ -39,12 +38,12 @@ def test_a_context_is_kept_as_long_as_an_environment_needs_it(api: Api) -> None:
     assert (shown["kind"], shown["dockerfile"], shown["context"]) == (
         "image", "Dockerfile", context,
     )  # fmt: skip
-    api.ask("POST", "/api/server/collect", keep=0)
-    asked = {"digests": [context]}
-    assert api.ask("POST", "/api/blobs/missing", asked).json == {"missing": []}
+    api.ask("POST", "/api/server/prune", keep=0)
+    query = {"digests": [context]}
+    assert api.ask("POST", "/api/blobs/missing", query).json == {"missing": []}
     api.ask("DELETE", "/api/environments/mine")
-    api.ask("POST", "/api/server/collect", keep=0)
-    assert api.ask("POST", "/api/blobs/missing", asked).json == {"missing": [context]}
+    api.ask("POST", "/api/server/prune", keep=0)
+    assert api.ask("POST", "/api/blobs/missing", query).json == {"missing": [context]}
 
 
 def test_an_attempt_may_fetch_its_context_and_nothing_else(api_with_engine: Api) -> None:
@@ -53,37 +52,37 @@ def test_an_attempt_may_fetch_its_context_and_nothing_else(api_with_engine: Api)
     api.submit("true", name="mine", environment=built(context))
     api.wait("mine", "preparing")
     (folder,) = (api.home / "targets/local/launches").iterdir()
-    token = attempt_token((api.home / "secret").read_text().encode(), folder.name)
-    door = f"/api/attempts/{folder.name}/blobs"
-    assert api.ask("GET", f"{door}/{context}", token=token).status == 200
-    assert api.ask("GET", f"{door}/{other}", token=token).status == 403
+    key = api.runner_key(folder.name)
+    blobs_path = f"/api/attempts/{folder.name}/blobs"
+    assert api.ask("GET", f"{blobs_path}/{context}", proven_by=key).status == 200
+    assert api.ask("GET", f"{blobs_path}/{other}", proven_by=key).status == 403
     api.ask("DELETE", f"/api/environments/{digest(api)}")
-    api.ask("POST", "/api/server/collect", keep=0)
-    asked = {"digests": [context]}
-    assert api.ask("POST", "/api/blobs/missing", asked).json == {"missing": []}, "its job needs it"
+    api.ask("POST", "/api/server/prune", keep=0)
+    query = {"digests": [context]}
+    assert api.ask("POST", "/api/blobs/missing", query).json == {"missing": []}, "its job needs it"
     api.ask("POST", "/api/jobs/mine/cancel")
     api.wait("mine")
 
 
 def digest(api: Api) -> str:
-    deadline = time.monotonic() + 10
-    while not (known := api.ask("GET", "/api/environments").json):
+    deadline = time.monotonic() + 200
+    while not (environments := api.ask("GET", "/api/environments").json):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    return str(known[0]["digest"])
+    return str(environments[0]["digest"])
 
 
-def test_the_engine_is_among_the_facts_of_a_target(api_with_engine: Api) -> None:
-    facts = api_with_engine.ask("POST", "/api/targets/local/check").json["facts"]
-    assert facts["details"]["engine"].startswith("docker ")
+def test_the_inventory_of_a_target_names_the_engine(api_with_engine: Api) -> None:
+    inventory = api_with_engine.ask("POST", "/api/targets/local/check").json["inventory"]
+    assert inventory["details"]["engine"].startswith("docker ")
 
 
 def test_without_an_engine_an_image_is_refused_at_submit(tmp_path: Path) -> None:
     with serving(tmp_path / "home", PATH="/nowhere") as api:
-        facts = api.ask("POST", "/api/targets/local/check").json["facts"]
-        assert facts["details"]["engine"] == "none"
-        asked = {"command": ["true"], "environment": {"kind": "image", "image": IMAGE}}
-        answer = api.ask("POST", "/api/jobs", asked)
+        inventory = api.ask("POST", "/api/targets/local/check").json["inventory"]
+        assert inventory["details"]["engine"] == "none"
+        body = {"command": ["true"], "environment": {"kind": "image", "image": IMAGE}}
+        answer = api.ask("POST", "/api/jobs", body)
     assert (answer.status, answer.json["field"]) == (422, "environment")
     assert "needs a container engine" in answer.json["message"]
     assert "install Docker or Podman" in answer.json["message"]

@@ -1,4 +1,4 @@
-"""/api/models: what jobs left becomes versions, and stays when the jobs go."""
+"""/api/models: files of jobs become versions, which outlive their jobs."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,8 +13,8 @@ for path, text in (("net/MLmodel", "m"), ("net/data/w", "weights"), ("a.pkl", "p
 """
 
 
-def _job(api: Api, name: str, **asked: Any) -> dict[str, Any]:
-    api.submit("python", "-c", SCRIPT, name=name, **asked)
+def _job(api: Api, name: str, **fields: Any) -> dict[str, Any]:
+    api.submit("python", "-c", SCRIPT, name=name, **fields)
     job = api.wait(name)
     assert job["state"] == "succeeded", job["reason"]
     return job
@@ -25,13 +25,15 @@ def _register(api: Api, name: str, job: str, path: str, **more: Any) -> Answer:
 
 
 def _files(api: Api, name: str, version: str = "latest") -> dict[str, bytes]:
-    where = f"/api/models/{name}/versions/{version}/files"
-    listed = api.ask("GET", where).json
-    found = {each["path"]: api.ask("GET", f"{where}/{each['path']}").content for each in listed}
-    assert {path: len(content) for path, content in found.items()} == {
-        each["path"]: each["size"] for each in listed
+    url_path = f"/api/models/{name}/versions/{version}/files"
+    listed = api.ask("GET", url_path).json
+    contents = {
+        file["path"]: api.ask("GET", f"{url_path}/{file['path']}").content for file in listed
     }
-    return found
+    assert {path: len(content) for path, content in contents.items()} == {
+        file["path"]: file["size"] for file in listed
+    }
+    return contents
 
 
 def test_a_file_becomes_a_version_with_its_lineage(api: Api) -> None:
@@ -40,10 +42,10 @@ def test_a_file_becomes_a_version_with_its_lineage(api: Api) -> None:
     assert api.ask("POST", "/api/2.0/mlflow/runs/log-metric", metric).status == 200
     answer = _register(api, "file", "file", "outputs/a.pkl", description="d", tags={"k": "v"})
     assert answer.status == 201, answer.content
-    made = answer.json
-    assert (made["version"], made["description"], made["tags"]) == (1, "d", {"k": "v"})
-    assert (made["run_id"], made["source"]) == (job["id"], f"runs:/{job['id']}/outputs/a.pkl")
-    lineage = made["lineage"]
+    version = answer.json
+    assert (version["version"], version["description"], version["tags"]) == (1, "d", {"k": "v"})
+    assert (version["run_id"], version["source"]) == (job["id"], f"runs:/{job['id']}/outputs/a.pkl")
+    lineage = version["lineage"]
     assert (lineage["job_id"], lineage["job_name"]) == (job["id"], "file")
     assert lineage["snapshot"] == job["snapshot"]
     assert len(lineage["environment"]) == 32
@@ -54,26 +56,26 @@ def test_a_file_becomes_a_version_with_its_lineage(api: Api) -> None:
 def test_a_folder_becomes_a_version_without_its_name(api: Api) -> None:
     _job(api, "folder")
     for number, path in enumerate(("outputs/net", "./outputs//net/", "outputs"), 1):
-        made = _register(api, "folder", "folder", path).json
-        assert made["version"] == number
-    whole = {"MLmodel": b"m", "data/w": b"weights"}
-    assert _files(api, "folder", "1") == _files(api, "folder", "2") == whole
+        version = _register(api, "folder", "folder", path).json
+        assert version["version"] == number
+    files = {"MLmodel": b"m", "data/w": b"weights"}
+    assert _files(api, "folder", "1") == _files(api, "folder", "2") == files
     assert set(_files(api, "folder", "3")) == {"net/MLmodel", "net/data/w", "a.pkl"}
 
 
-def test_what_a_run_logged_becomes_a_version(api: Api) -> None:
+def test_logged_artifacts_become_a_version(api: Api) -> None:
     job = _job(api, "run")
     run = api.ask("GET", "/api/2.0/mlflow/runs/get", run_id=job["id"]).json["run"]["info"]
     body = {"experiment_id": "0", "name": "net", "source_run_id": job["id"]}
     logged = api.ask("POST", "/api/2.0/mlflow/logged-models", body).json["model"]["info"]
-    for place, name in ((run["artifact_uri"], "deep/x"), (logged["artifact_uri"], "MLmodel")):
-        path = f"{place.removeprefix('mlflow-artifacts:/')}/{name}"
+    for location, name in ((run["artifact_uri"], "deep/x"), (logged["artifact_uri"], "MLmodel")):
+        path = f"{location.removeprefix('mlflow-artifacts:/')}/{name}"
         answer = api.ask("PUT", f"/api/2.0/mlflow-artifacts/artifacts/{path}", name.encode())
         assert answer.status == 200
     assert _register(api, "run", "run", "deep").json["model_id"] is None
     assert _files(api, "run") == {"x": b"deep/x"}
-    made = _register(api, "run", job["id"], "net").json
-    assert (made["model_id"], made["source"]) == (
+    version = _register(api, "run", job["id"], "net").json
+    assert (version["model_id"], version["source"]) == (
         logged["model_id"],
         f"models:/{logged['model_id']}",
     )
@@ -85,23 +87,23 @@ def test_a_version_stays_when_its_job_goes(api: Api) -> None:
     assert _register(api, "stays", "gone", "outputs/net").status == 201
     before = api.ask("GET", "/api/models/stays/versions/1").json
     assert api.ask("DELETE", "/api/jobs/gone").status == 204
-    assert api.ask("POST", "/api/server/collect?keep=0").status == 200
+    assert api.ask("POST", "/api/server/prune?keep=0").status == 200
     assert api.ask("GET", "/api/models/stays/versions/1").json == before
     assert _files(api, "stays") == {"MLmodel": b"m", "data/w": b"weights"}
-    where = "/api/2.0/mlflow/model-versions/get-download-uri"
-    uri = api.ask("GET", where, name="stays", version="1").json["artifact_uri"]
+    url_path = "/api/2.0/mlflow/model-versions/get-download-uri"
+    uri = api.ask("GET", url_path, name="stays", version="1").json["artifact_uri"]
     path = uri.removeprefix("mlflow-artifacts:/")
     answer = api.ask("GET", f"/api/2.0/mlflow-artifacts/artifacts/{path}/data/w")
     assert answer.content == b"weights"
 
 
-def test_what_is_not_there_is_told(api: Api) -> None:
+def test_missing_files_and_jobs_are_reported(api: Api) -> None:
     _job(api, "little")
     answer = _register(api, "little", "little", "outputs/x.pkl")
-    there = "outputs/a.pkl, outputs/net/MLmodel, outputs/net/data/w"
+    paths = "outputs/a.pkl, outputs/net/MLmodel, outputs/net/data/w"
     assert (answer.status, answer.json["message"]) == (
         404,
-        f"job 'little' left no 'outputs/x.pkl'; it left {there}",
+        f"job 'little' has no 'outputs/x.pkl'; it has {paths}",
     )
     for path in ("", ".", "/etc/passwd", "outputs/../x"):
         answer = _register(api, "little", "little", path)
@@ -124,9 +126,9 @@ def test_registrations_at_the_same_moment_get_numbers_of_their_own(api: Api) -> 
         return _register(api, "raced", "raced", "outputs/net")
 
     with ThreadPoolExecutor(6) as pool:
-        made = [answer.json["version"] for answer in pool.map(register, range(6))]
-    assert sorted(made) == [1, 2, 3, 4, 5, 6]
-    for version in made:
+        versions = [answer.json["version"] for answer in pool.map(register, range(6))]
+    assert sorted(versions) == [1, 2, 3, 4, 5, 6]
+    for version in versions:
         assert _files(api, "raced", str(version)) == {"MLmodel": b"m", "data/w": b"weights"}
 
 
@@ -136,26 +138,25 @@ def test_models_are_listed_shown_and_deleted(api: Api) -> None:
         _register(api, "listed", "listed", path)
     named = api.ask("PUT", "/api/models/listed/aliases/best", {"version": 1})
     assert (named.status, named.json["aliases"]) == (200, ["best"])
-    (shown,) = [each for each in api.ask("GET", "/api/models").json if each["name"] == "listed"]
+    (shown,) = [model for model in api.ask("GET", "/api/models").json if model["name"] == "listed"]
     assert (shown["latest"]["version"], shown["aliases"]) == (2, {"best": 1})
     assert shown["versions"] is None
-    whole = api.ask("GET", "/api/models/listed").json
-    assert [each["version"] for each in whole["versions"]] == [2, 1]
-    assert whole["versions"][0] == shown["latest"]
+    details = api.ask("GET", "/api/models/listed").json
+    assert [version["version"] for version in details["versions"]] == [2, 1]
+    assert details["versions"][0] == shown["latest"]
     assert _files(api, "listed", "best") == {"a.pkl": b"pickle"}
     for wrong in ("v1", "3", "latest"):
         assert api.ask("PUT", f"/api/models/listed/aliases/{wrong}", {"version": 1}).status == 422
     assert api.ask("PUT", "/api/models/listed/aliases/best", {"version": 7}).status == 404
     assert api.ask("DELETE", "/api/models/listed/aliases/best").status == 204
     assert api.ask("DELETE", "/api/models/listed/versions/1").status == 204
-    assert [each["version"] for each in api.ask("GET", "/api/models/listed").json["versions"]] == [
-        2
-    ]
+    versions = api.ask("GET", "/api/models/listed").json["versions"]
+    assert [version["version"] for version in versions] == [2]
     assert api.ask("DELETE", "/api/models/listed").status == 204
     assert api.ask("DELETE", "/api/models/listed").status == 404
 
 
-def test_the_registry_is_the_owners(api: Api) -> None:
+def test_the_registry_needs_the_token_of_a_user(api: Api) -> None:
     for token, status in (("", 401), ("wrong", 401), ("rtj.x.y", 403)):
         assert api.ask("GET", "/api/models", token=token).status == status
     assert "/api/models/{name}/versions" in api.ask("GET", "/openapi.json").json["paths"]

@@ -1,4 +1,4 @@
-"""What a follower gets, and in which order."""
+"""Log streams and output files: their order, their names, and what is never uploaded."""
 
 from pathlib import Path
 from typing import Any
@@ -7,21 +7,23 @@ from urllib.parse import quote
 from tests.server.conftest import Api
 
 
-def test_who_hears_of_the_start_has_all_that_was_said_before(api: Api, tmp_path: Path) -> None:
-    """The environment's whole build log comes before the first byte of the script."""
-    for number in range(3):  # each another digest, so each is built
+def test_the_build_log_is_complete_when_the_script_starts(api: Api, tmp_path: Path) -> None:
+    """The whole build log of the environment precedes the first byte of the script."""
+    for number in range(3):  # different digests, so that every environment is built
         environment: dict[str, Any] = {
             "kind": "system",
             "pip": ["--no-index", f"--find-links {tmp_path / str(number)}"],
         }
         (tmp_path / str(number)).mkdir()
         name = api.submit("true", environment=environment)["name"]
-        said = api.ask("GET", f"/api/jobs/{name}/logs", stream="prepare", follow="true").content
-        assert b": ready after" in said.splitlines()[-1]
+        build_log = api.ask(
+            "GET", f"/api/jobs/{name}/logs", stream="prepare", follow="true"
+        ).content
+        assert b": ready after" in build_log.splitlines()[-1]
         assert api.wait(name)["state"] == "succeeded"
 
 
-def test_a_stream_that_is_not_there_is_said_with_those_that_are(api: Api) -> None:
+def test_a_missing_stream_is_reported_with_the_existing_ones(api: Api) -> None:
     name = api.submit("true")["name"]
     api.wait(name)
     answer = api.ask("GET", f"/api/jobs/{name}/logs", stream="rank-7")
@@ -41,14 +43,14 @@ def test_an_output_with_any_name_can_be_read(api: Api) -> None:
     assert sorted(contents) == [b"1", b"2"]
 
 
-def test_a_folder_elsewhere_is_never_collected(api: Api, tmp_path: Path) -> None:
+def test_a_linked_folder_is_never_uploaded(api: Api, tmp_path: Path) -> None:
     (tmp_path / "private").write_text("not yours")
     code = f"import os; os.rmdir('outputs'); os.symlink({str(tmp_path)!r}, 'outputs')"
     name = api.submit("python", "-c", code)["name"]
     assert api.wait(name)["state"] == "succeeded"
     assert api.ask("GET", f"/api/jobs/{name}/outputs").json == []
-    said = api.ask("GET", f"/api/jobs/{name}/logs", stream="prepare").content
-    assert b"outputs is not kept: the script has made it a link" in said
+    prepare_log = api.ask("GET", f"/api/jobs/{name}/logs", stream="prepare").content
+    assert b"outputs is not kept: the script has made it a link" in prepare_log
 
 
 def test_a_name_that_looks_like_an_id_is_refused(api: Api) -> None:

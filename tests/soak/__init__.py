@@ -1,1 +1,1 @@
-"""Load: many jobs, followers and clients at once, and what the server is like afterwards."""
+"""Load tests: many jobs, followers and clients at once, and the state of the server afterwards."""

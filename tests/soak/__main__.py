@@ -1,4 +1,4 @@
-"""`make soak MINUTES=10`: load for so long, and then one look at what it has left."""
+"""`make soak MINUTES=10`: loads a server for that long, then checks results and growth."""
 
 import argparse
 import os
@@ -11,63 +11,64 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.soak.load import Load, Size
-from tests.soak.watched import Sample, Sampler, Watched, watched
+from tests.soak.watched import Sample, Sampler, watched
 
 _FULL = Size(jobs=200, followers=50, lines=20_000, clients=20, seconds=600, rest=12)
-_GROWTH = 1.10  # times as much memory at the end as in the middle is still flat,
-_SLACK = 8.0  # or so many MB more
-_FEW = 4  # files or threads more at rest than before
+_MAX_GROWTH = 1.10  # of memory from the middle to the end, as a factor,
+_MAX_GROWTH_MB = 8.0  # or in MB
+_MAX_MORE = 4  # files or threads more at rest than before
 
 
 def main() -> int:
-    """Return 1, after sentences that say why, if anything was not right."""
+    """Print every problem; return 1 if there is one."""
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=_FULL.seconds / 60)
     minutes = parser.parse_args().minutes
     size = replace(_FULL, seconds=minutes * 60)
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         os.environ["RETARGET_HOME"] = f"{folder}/home"
-        wrong = soak(Path(folder), size)
-    for sentence in wrong[:50]:
-        print(f"WRONG: {sentence}")
-    print(f"{len(wrong)} things were wrong" if wrong else "all was right")
-    return 1 if wrong else 0
+        problems = soak(Path(folder), size)
+    for sentence in problems[:50]:
+        print(f"PROBLEM: {sentence}")
+    print(f"{len(problems)} problems" if problems else "no problems")
+    return 1 if problems else 0
 
 
 def soak(folder: Path, size: Size) -> list[str]:
-    """Load a server as told and return what was wrong, in sentences."""
+    """Load a server, and return the problems as sentences."""
     with watched(folder / "home") as server:
         load = Load(server, folder / "code")
-        _timed(f"{size.jobs} jobs at once", lambda: load.crowd(size.jobs))
-        what = f"{size.followers} followers of {size.lines} lines"
-        _timed(what, lambda: load.follow(size.followers, size.lines))
+        _timed(f"{size.jobs} jobs at once", lambda: load.run_jobs(size.jobs))
+        title = f"{size.followers} followers of {size.lines} lines"
+        _timed(title, lambda: load.follow(size.followers, size.lines))
         before = server.at_rest(size.rest)
         done = load.done
         with Sampler(server) as sampler:
-            what = f"{size.clients} clients for {size.seconds:g} s"
-            took = _timed(what, lambda: load.go_on(size.clients, size.seconds))
+            title = f"{size.clients} clients for {size.seconds:g} s"
+            seconds = _timed(title, lambda: load.run_clients(size.clients, size.seconds))
         after = server.at_rest(size.rest)
-        print(f"{load.done} jobs were right, {(load.done - done) / took:.1f} a second at the last")
-        wrong = list(load.wrong)
+        rate = (load.done - done) / seconds
+        print(f"{load.done} jobs were correct; the clients ran {rate:.1f} per second")
+        problems = list(load.problems)
         if size.rest:
-            wrong += _judged(before, sampler.samples, after)
-        wrong += [f"left over: {each}" for each in server.left_over()]
-        wrong += _said(server)
+            problems += _check_growth(before, sampler.samples, after)
+        problems += [f"left over: {name}" for name in server.leftovers()]
+        problems += [f"the server logged: {line}" for line in server.logged_problems()[:20]]
     if server.process.returncode not in (0, -signal.SIGTERM):
-        wrong.append(f"the server ended with {server.process.returncode}")
-    return wrong + [f"left at the end: {each}" for each in server.left_over()]
+        problems.append(f"the server ended with {server.process.returncode}")
+    return problems + [f"left at the end: {name}" for name in server.leftovers(timeout=100)]
 
 
-def _timed(what: str, work: Callable[[], None]) -> float:
-    began = time.monotonic()
+def _timed(title: str, work: Callable[[], None]) -> float:
+    began_at = time.monotonic()
     work()
-    took = time.monotonic() - began
-    print(f"{what}: {took:.1f} s", flush=True)
-    return took
+    seconds = time.monotonic() - began_at
+    print(f"{title}: {seconds:.1f} s", flush=True)
+    return seconds
 
 
-def _judged(before: Sample, samples: list[Sample], after: Sample) -> list[str]:
-    """Tell what has grown: memory from the middle to the end, files and threads at rest."""
+def _check_growth(before: Sample, samples: list[Sample], after: Sample) -> list[str]:
+    """Return what has grown: memory from the middle to the end, files and threads at rest."""
     for name, sample in (
         ("at rest before", before),
         ("after a tenth", samples[len(samples) // 10]),
@@ -76,19 +77,15 @@ def _judged(before: Sample, samples: list[Sample], after: Sample) -> list[str]:
         ("at rest after", after),
     ):
         print(f"{name}: {sample}")
-    wrong: list[str] = []
+    problems: list[str] = []
     middle, end = samples[len(samples) // 2].memory, samples[-1].memory
-    if end > max(middle * _GROWTH, middle + _SLACK):
-        wrong.append(f"memory grew from {middle:.0f} MB in the middle to {end:.0f} MB")
-    if after.files > before.files + _FEW:
-        wrong.append(f"{before.files} open files became {after.files}")
-    if after.threads > before.threads + _FEW:
-        wrong.append(f"{before.threads} threads became {after.threads}")
-    return wrong
-
-
-def _said(server: Watched) -> list[str]:
-    return [f"the server said: {line}" for line in server.said()[:20]]
+    if end > max(middle * _MAX_GROWTH, middle + _MAX_GROWTH_MB):
+        problems.append(f"memory grew from {middle:.0f} MB in the middle to {end:.0f} MB")
+    if after.files > before.files + _MAX_MORE:
+        problems.append(f"{before.files} open files became {after.files}")
+    if after.threads > before.threads + _MAX_MORE:
+        problems.append(f"{before.threads} threads became {after.threads}")
+    return problems
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A server whose memory, files and threads are looked at while it works."""
+"""A server whose memory, files and threads are measured while it works."""
 
 import json
 import os
@@ -14,12 +14,12 @@ from pathlib import Path
 from retarget import Workspace
 from tests.chaos.processes import processes
 
-_PATIENCE = 60.0
+_TIMEOUT_SECONDS = 200.0
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What the server held at one moment."""
+    """The memory, files and threads of the server at one moment."""
 
     at: float
     memory: float  # MB
@@ -34,7 +34,7 @@ class Watched:
     def __init__(self, home: Path, process: "subprocess.Popen[bytes]") -> None:
         self.home = home
         self.process = process
-        self.url = str(json.loads((home / "server.json").read_text())["url"])
+        self.url = str(json.loads((home / "servers/main/server.json").read_text())["url"])
         self.token = (home / "token").read_text()
 
     def workspace(self) -> Workspace:
@@ -53,33 +53,45 @@ class Watched:
         )
 
     def at_rest(self, seconds: float) -> Sample:
-        """Wait until nothing is left to clear away, and return what the server holds then."""
-        deadline = time.monotonic() + _PATIENCE
-        while self.left_over() and time.monotonic() < deadline:
+        """Wait until all jobs are cleaned up and that many seconds more; measure the server."""
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while self.leftovers() and time.monotonic() < deadline:
             time.sleep(0.1)
         time.sleep(seconds)
         return self.sample()
 
-    def left_over(self) -> list[str]:
-        """Name folders and files of jobs that have ended, and their processes."""
-        found = [
+    def leftovers(self, *, timeout: float = 0) -> list[str]:
+        """Name what remains of ended jobs after `timeout` seconds: folders, files, processes."""
+        deadline = time.monotonic() + timeout
+        while (names := self._leftovers()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return names
+
+    def _leftovers(self) -> list[str]:
+        paths = [
             *(self.home / "targets/local/launches").glob("*"),
             *(self.home / "targets/local/launches").glob(".*"),
             *(self.home / "blobs").glob("*.part"),
             *(self.home / "uploads").glob("*"),
         ]
-        running = [each for each in processes() if each.is_alive and each.names(self.home)]
+        running = [
+            process for process in processes() if process.is_alive and process.names(self.home)
+        ]
         known = {self.process.pid, os.getpid()}
-        # what the server starts runners from, and those that wait there for work
+        # the fork server, and its idle runners
         for _ in range(2):
-            nurseries = [each for each in running if each.command[4:5] == ("nursery",)]
-            known |= {each.pid for each in nurseries if each.parent in known}
-        others = [each for each in running if each.pid not in known]
-        return [str(path.relative_to(self.home)) for path in found] + [str(each) for each in others]
+            fork_servers = [
+                process for process in running if process.command[4:5] == ("forkserver",)
+            ]
+            known |= {process.pid for process in fork_servers if process.parent in known}
+        others = [process for process in running if process.pid not in known]
+        return [str(path.relative_to(self.home)) for path in paths] + [
+            str(process) for process in others
+        ]
 
-    def said(self) -> list[str]:
-        """Return what the server complained of."""
-        lines = (self.home / "said").read_text().splitlines()
+    def logged_problems(self) -> list[str]:
+        """Return the lines of the server's log that are no information."""
+        lines = (self.home / "server-output").read_text().splitlines()
         return [line for line in lines if " INFO " not in line]
 
 
@@ -87,24 +99,24 @@ class Watched:
 def watched(home: Path) -> Generator[Watched]:
     """Run a server for `home` until the end of the block."""
     home.mkdir(parents=True, exist_ok=True)
-    with (home / "said").open("wb") as log:
+    with (home / "server-output").open("wb") as log:
         environ = os.environ | {"RETARGET_HOME": str(home)}
         command = [sys.executable, "-m", "retarget.server"]
         process = subprocess.Popen(command, env=environ, stderr=log)
     try:
-        deadline = time.monotonic() + _PATIENCE
-        while not (home / "server.json").exists():
-            assert process.poll() is None, (home / "said").read_text()
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while not (home / "servers/main/server.json").exists():
+            assert process.poll() is None, (home / "server-output").read_text()
             assert time.monotonic() < deadline, "the server is not ready"
             time.sleep(0.02)
         yield Watched(home, process)
     finally:
         process.terminate()
-        process.wait(_PATIENCE)
+        process.wait(_TIMEOUT_SECONDS)
 
 
 class Sampler:
-    """Takes a sample every second, in a thread of its own."""
+    """Takes a sample every second, in its own thread."""
 
     def __init__(self, server: Watched) -> None:
         self.samples: list[Sample] = []
@@ -122,5 +134,5 @@ class Sampler:
 
     def _work(self) -> None:
         while not self._ending.wait(1.0):
-            with suppress(OSError):  # a server that is gone is noticed elsewhere
+            with suppress(OSError):  # a server that has exited is reported elsewhere
                 self.samples.append(self._server.sample())

@@ -1,4 +1,4 @@
-"""Every test runs on SQLite and on a real PostgreSQL that lives as long as the test session."""
+"""Run every test on SQLite and on a real PostgreSQL, which lives for the test session."""
 
 import glob
 import os
@@ -17,7 +17,7 @@ from sqlalchemy import Engine, create_engine, text
 from retarget.core.jobs import Attempt, Job, JobSpec
 from retarget.core.names import new_id
 from retarget.core.states import JobState
-from retarget.core.targets import Share, Target
+from retarget.core.targets import Allocation, Target
 from retarget.store.engine import migrate, open_engine
 from retarget.store.environments import Environments
 from retarget.store.jobs import Jobs
@@ -27,7 +27,7 @@ from retarget.store.targets import Targets
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a database that is empty."""
+    """The URL of an empty database."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/retarget.db"
         return
@@ -78,7 +78,7 @@ def environments(engine: Engine) -> Environments:
 
 @pytest.fixture
 def add(jobs: Jobs, targets: Targets) -> Callable[..., Job]:
-    """Adds a job a second younger than the last one, and its target if that is a new one."""
+    """Add a job that is one second younger than the last one, and its target if it is missing."""
     clock = iter(range(1_000, 1_000_000))
 
     def add_one(name: str | None = None, **spec: Any) -> Job:
@@ -90,8 +90,8 @@ def add(jobs: Jobs, targets: Targets) -> Callable[..., Job]:
             reason="waits for room",
             version=0,
             spec=JobSpec.model_validate({"command": ["python", "train.py"], **spec}),
-            created=now,
-            changed=now,
+            created_at=now,
+            changed_at=now,
         )
         if job.spec.target not in {target.name for target in targets.list()}:
             targets.save(Target(name=job.spec.target, kind="local"))
@@ -103,7 +103,7 @@ def add(jobs: Jobs, targets: Targets) -> Callable[..., Job]:
 
 @pytest.fixture
 def place(jobs: Jobs, targets: Targets) -> Callable[[Job], Job]:
-    """Places a queued job's next attempt on its target."""
+    """Place the next attempt of a queued job on its target."""
 
     def place_one(job: Job) -> Job:
         number = job.attempt + 1
@@ -112,8 +112,8 @@ def place(jobs: Jobs, targets: Targets) -> Callable[[Job], Job]:
             job_id=job.id,
             number=number,
             target=job.spec.target,
-            shares=(Share(node="n", gpus=("0", "1")),),
-            created=50.0,
+            allocations=(Allocation(node="n", gpus=("0", "1")),),
+            created_at=50.0,
         )
         seen = targets.placements(job.spec.target)
         return jobs.place(job, attempt, reason="there is room", now=50.0, seen=seen)
@@ -123,25 +123,25 @@ def place(jobs: Jobs, targets: Targets) -> Callable[[Job], Job]:
 
 @pytest.fixture
 def race() -> Callable[[list[Callable[[], Any]]], list[Any]]:
-    """Runs all at once, each in its thread; gives what each returned or raised."""
+    """Run all functions at once, each in a thread. Return what they returned or raised."""
 
     def run(racers: list[Callable[[], Any]]) -> list[Any]:
         start = threading.Barrier(len(racers))
-        ends: list[Any] = [None] * len(racers)
+        results: list[Any] = [None] * len(racers)
 
         def one(index: int) -> None:
             start.wait()
             try:
-                ends[index] = racers[index]()
-            except Exception as error:  # noqa: BLE001  the test looks at it
-                ends[index] = error
+                results[index] = racers[index]()
+            except Exception as error:  # noqa: BLE001  the test checks it
+                results[index] = error
 
         threads = [threading.Thread(target=one, args=(index,)) for index in range(len(racers))]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        return ends
+        return results
 
     return run
 
@@ -150,11 +150,13 @@ def race() -> Callable[[list[Callable[[], Any]]], list[Any]]:
 def cluster() -> "Iterator[Cluster]":
     programs = _postgresql_programs()
     if programs is None:
-        message = "PostgreSQL is not installed: found no initdb and pg_ctl"
+        message = "PostgreSQL is not installed: initdb and pg_ctl were not found"
         if os.environ.get("CI"):
             pytest.fail(message)
         pytest.skip(message)
-    folder = Path(tempfile.mkdtemp(prefix="rt-pg-", dir="/tmp"))  # a socket's path must be short
+    folder = Path(
+        tempfile.mkdtemp(prefix="rt-pg-", dir="/tmp")
+    )  # the path of a socket must be short
     cluster = Cluster(programs, folder)
     try:
         cluster.start()
@@ -165,21 +167,29 @@ def cluster() -> "Iterator[Cluster]":
 
 
 class Cluster:
-    """A PostgreSQL of our own, on a socket in a folder of its own."""
+    """A PostgreSQL for the tests, on a socket in its folder."""
 
     def __init__(self, programs: Path, folder: Path) -> None:
         self.programs = programs
         self.folder = folder
         self.user = _ordinary_user()
-        self.made = 0
+        self.databases_created = 0
 
     def start(self) -> None:
         if self.user is not None:
             os.chown(self.folder, self.user.pw_uid, self.user.pw_gid)
         self._run("initdb", "-U", "tester", "-A", "trust", "-E", "UTF8", "--no-sync")
+        self.resume()
+        self.admin = create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT")
+
+    def resume(self) -> None:
+        """Start PostgreSQL, for the first time or after `interrupt`."""
         options = f"-k {self.folder} -c listen_addresses= -c fsync=off -c full_page_writes=off"
         self._run("pg_ctl", "-w", "-l", f"{self.folder}/log", "-o", options, "start")
-        self.admin = create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT")
+
+    def interrupt(self) -> None:
+        """Stop PostgreSQL at once, as if it were killed."""
+        self._run("pg_ctl", "-w", "-m", "immediate", "stop")
 
     def stop(self) -> None:
         if (self.folder / "data" / "postmaster.pid").exists():
@@ -190,10 +200,10 @@ class Cluster:
         return f"postgresql+psycopg://tester@/{database}?host={self.folder}"
 
     def create(self) -> str:
-        self.made += 1
+        self.databases_created += 1
         with self.admin.connect() as db:
-            db.execute(text(f"CREATE DATABASE test_{self.made}"))
-        return f"test_{self.made}"
+            db.execute(text(f"CREATE DATABASE test_{self.databases_created}"))
+        return f"test_{self.databases_created}"
 
     def drop(self, database: str) -> None:
         with self.admin.connect() as db:
@@ -202,24 +212,24 @@ class Cluster:
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self.programs / program), "-D", f"{self.folder}/data", *arguments]
         user = self.user
-        # pg_ctl's child keeps its output open: a pipe would never end
-        with tempfile.TemporaryFile() as said:
-            ended = subprocess.run(
+        # pg_ctl's child keeps its output open, so a pipe would never end
+        with tempfile.TemporaryFile() as output:
+            completed = subprocess.run(
                 command,
                 cwd=self.folder,
-                stdout=said,
-                stderr=said,
+                stdout=output,
+                stderr=output,
                 check=False,
                 user=user and user.pw_uid,
                 group=user and user.pw_gid,
                 extra_groups=user and [],
             )
-            said.seek(0)
-            assert ended.returncode == 0, said.read().decode()
+            output.seek(0)
+            assert completed.returncode == 0, output.read().decode()
 
 
 def _postgresql_programs() -> Path | None:
-    on_path = [Path(found).parent for found in [shutil.which("pg_ctl")] if found]
+    on_path = [Path(program).parent for program in [shutil.which("pg_ctl")] if program]
     installed = sorted(map(Path, glob.glob("/usr/lib/postgresql/*/bin")), reverse=True)
     for folder in [*on_path, *installed]:
         if (folder / "initdb").exists() and (folder / "pg_ctl").exists():
@@ -228,8 +238,8 @@ def _postgresql_programs() -> Path | None:
 
 
 def _ordinary_user() -> pwd.struct_passwd | None:
-    # PostgreSQL refuses to be run by root
+    # PostgreSQL refuses to run as root
     if os.geteuid() != 0:
         return None
-    known = {user.pw_name: user for user in pwd.getpwall()}
-    return known.get("postgres") or known["nobody"]
+    users = {user.pw_name: user for user in pwd.getpwall()}
+    return users.get("postgres") or users["nobody"]

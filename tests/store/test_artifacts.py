@@ -1,4 +1,4 @@
-"""Artifacts in SQL: a tree of files, kept as rows; what jobs left shows in it."""
+"""Artifacts in SQL: a tree of files, which also shows the outputs of jobs."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -57,7 +57,7 @@ def test_a_folder_lists_its_own_level_by_name(tree: Artifacts) -> None:
     assert tree.list("1/r/a0") == tree.list("1/none") == tree.list("1/") == []
 
 
-def test_a_file_is_found_a_folder_is_not_one(tree: Artifacts) -> None:
+def test_a_file_is_found_and_a_folder_is_refused(tree: Artifacts) -> None:
     tree.put("1/r/model", 5_000_000_000, "d")
     assert tree.find("1/r/model") == Artifact("1/r/model", 5_000_000_000, "d")
     with pytest.raises(NotFound, match="No such artifact: '1/r/none'"):
@@ -84,21 +84,34 @@ def test_a_path_is_a_file_or_a_folder(tree: Artifacts) -> None:
     assert _paths(tree) == ["1/r/a", "1/r/b/c"]
 
 
-STRANGE = ("a", "a%", "a_", "a%/x", "a_/x", "ab/x", "A/x", "a/x", "a/é ü", "a/ß", "a/日本", "a//")
+SPECIAL_NAMES = (
+    "a",
+    "a%",
+    "a_",
+    "a%/x",
+    "a_/x",
+    "ab/x",
+    "A/x",
+    "a/x",
+    "a/é ü",
+    "a/ß",
+    "a/日本",
+    "a//",
+)
 
 
-def test_names_with_signs_of_sql_are_only_names(tree: Artifacts) -> None:
-    _put(tree, *(f"f%_/{name}/end" for name in STRANGE), "fx_/no", "f%x/no", "F%_/no")
-    assert len(tree.walk("f%_")) == len(STRANGE)
+def test_wildcards_of_sql_in_names_have_no_meaning(tree: Artifacts) -> None:
+    _put(tree, *(f"f%_/{name}/end" for name in SPECIAL_NAMES), "fx_/no", "f%x/no", "F%_/no")
+    assert len(tree.walk("f%_")) == len(SPECIAL_NAMES)
     assert _paths(tree, "f%_/a_") == ["f%_/a_/end", "f%_/a_/x/end"]
     tree.remove("f%_/a_")
     tree.remove("f%_/a%/x")
-    assert len(tree.walk("f%_")) == len(STRANGE) - 3
+    assert len(tree.walk("f%_")) == len(SPECIAL_NAMES) - 3
     tree.remove("f%_")
     assert _paths(tree) == ["F%_/no", "f%x/no", "fx_/no"]
 
 
-def test_a_removed_folder_takes_only_what_is_in_it(tree: Artifacts) -> None:
+def test_removing_a_folder_removes_only_its_files(tree: Artifacts) -> None:
     _put(tree, "r/a/1", "r/a/b/2", "r/a.txt", "r/a0", "r/ab/3", "ra/4")
     tree.remove("r/a")
     tree.remove("r/none")
@@ -107,8 +120,8 @@ def test_a_removed_folder_takes_only_what_is_in_it(tree: Artifacts) -> None:
     assert _paths(tree, "r") == ["r/a.txt", "r/ab/3"]
 
 
-def test_deep_folders_are_passed_over(tree: Artifacts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BATCH", 3)
+def test_deep_folders_are_skipped(tree: Artifacts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ROWS_PER_READ", 3)
     _put(tree, *(f"r/{name}/{file}" for name in "abc" for file in range(10)))
     _put(tree, *(f"r/f{number}" for number in range(7)))
     assert _names(tree, "r") == ["a/", "b/", "c/", *(f"f{number}" for number in range(7))]
@@ -123,7 +136,7 @@ NAMES = st.text(st.sampled_from("aA0-/.%_é日 "), min_size=1, max_size=5)
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-def test_the_tree_is_what_its_paths_say(tree: Artifacts, names: set[str], folder: str) -> None:
+def test_the_tree_matches_its_paths(tree: Artifacts, names: set[str], folder: str) -> None:
     with writing(tree.engine) as db:
         db.execute(delete(table))
     kept: list[str] = []
@@ -145,7 +158,7 @@ def test_the_tree_is_what_its_paths_say(tree: Artifacts, names: set[str], folder
 
 @pytest.fixture
 def foreign(cluster: Any) -> Iterator[Engine]:
-    """A PostgreSQL whose own order of text is not that of bytes, as most have."""
+    """A PostgreSQL that does not sort text by bytes, like most."""
     name = f"foreign_{os.getpid()}"
     order = "LOCALE_PROVIDER icu ICU_LOCALE 'en-US' TEMPLATE template0"
     with cluster.admin.connect() as db:
@@ -161,7 +174,7 @@ LETTERS = ("a/x", "A/x", "a-b/x", "a b/x", "ab/x", "a.b", "á/x", "B")
 LEVEL = ["A/", "B", "a/", "a b/", "a-b/", "a.b", "ab/", "á/"]
 
 
-def test_folders_are_right_whatever_a_database_thinks_of_letters(foreign: Engine) -> None:
+def test_folders_are_correct_in_any_collation(foreign: Engine) -> None:
     tree = Artifacts(foreign)
     with foreign.connect() as db:
         assert db.scalar(text("SELECT 'a' < 'B'")), "this database sorts by bytes"
@@ -177,12 +190,12 @@ def test_folders_are_right_whatever_a_database_thinks_of_letters(foreign: Engine
     assert "pk_artifacts" in plan, plan
 
 
-def test_so_are_the_folders_of_what_jobs_left(foreign: Engine) -> None:
+def test_folders_of_outputs_are_correct_in_any_collation(foreign: Engine) -> None:
     tree = Artifacts(foreign)
     spec = JobSpec.model_validate({"command": ["true"]})
-    known: dict[str, Any] = {"id": "j1", "name": "j", "state": JobState.QUEUED, "reason": ""}
+    fields: dict[str, Any] = {"id": "j1", "name": "j", "state": JobState.QUEUED, "reason": ""}
     Targets(foreign).save(Target(name="local", kind="local"))
-    Jobs(foreign).add(Job(**known, version=0, spec=spec, created=1.0, changed=1.0))
+    Jobs(foreign).add(Job(**fields, version=0, spec=spec, created_at=1.0, changed_at=1.0))
     for path in LETTERS:
         Outputs(foreign).put("j1", 0, Output(path=f"outputs/{path}", size=1, digest="d"))
     folder = artifact_path(Runs(foreign).get("j1").location)
@@ -191,10 +204,10 @@ def test_so_are_the_folders_of_what_jobs_left(foreign: Engine) -> None:
 
 
 @pytest.fixture
-def left(
+def outputs_of_job(
     jobs: Jobs, outputs: Outputs, add: Callable[..., Job], place: Callable[[Job], Job]
 ) -> tuple[Job, str]:
-    """A job on its first attempt that left files, and its run's folder."""
+    """A job on its first attempt that has outputs, and the folder of its run."""
     job = place(add())
     for path in ("outputs/model/weights", "outputs/log.txt", "logs/out"):
         outputs.put(job.id, 1, Output(path=path, size=3, digest=f"digest of {path}"))
@@ -202,8 +215,10 @@ def left(
     return job, artifact_path(Runs(jobs.engine).get(job.id).location) or ""
 
 
-def test_a_jobs_own_run_shows_what_the_job_left(tree: Artifacts, left: tuple[Job, str]) -> None:
-    _, folder = left
+def test_a_jobs_own_run_shows_the_outputs_of_the_job(
+    tree: Artifacts, outputs_of_job: tuple[Job, str]
+) -> None:
+    _, folder = outputs_of_job
     _put(tree, f"{folder}/plot.png", f"{folder}/outputs/extra")
     assert _names(tree, folder) == ["logs/", "outputs/", "plot.png"]
     assert _names(tree, f"{folder}/outputs") == ["extra", "log.txt", "model/"]
@@ -216,22 +231,22 @@ def test_a_jobs_own_run_shows_what_the_job_left(tree: Artifacts, left: tuple[Job
         tree.find(f"{folder}/outputs/later")
 
 
-def test_an_artifact_wins_over_an_output_at_its_path(
-    tree: Artifacts, left: tuple[Job, str]
+def test_an_artifact_hides_an_output_at_the_same_path(
+    tree: Artifacts, outputs_of_job: tuple[Job, str]
 ) -> None:
-    _, folder = left
+    _, folder = outputs_of_job
     path = f"{folder}/outputs/log.txt"
-    tree.put(path, 9, "mine")
-    assert tree.find(path) == Artifact(path, 9, "mine")
+    tree.put(path, 9, "artifact")
+    assert tree.find(path) == Artifact(path, 9, "artifact")
     assert Entry("log.txt", False, 9) in tree.list(f"{folder}/outputs")
     tree.remove(path)
     assert tree.find(path).size == 3
 
 
-def test_what_a_job_left_is_not_removed_as_an_artifact(
-    tree: Artifacts, left: tuple[Job, str]
+def test_an_output_is_not_removed_as_an_artifact(
+    tree: Artifacts, outputs_of_job: tuple[Job, str]
 ) -> None:
-    job, folder = left
+    job, folder = outputs_of_job
     _put(tree, f"{folder}/plot.png")
     for path in (f"{folder}/outputs/log.txt", f"{folder}/outputs"):
         with pytest.raises(Invalid, match=job.id):
@@ -240,45 +255,52 @@ def test_what_a_job_left_is_not_removed_as_an_artifact(
     assert _names(tree, folder) == ["logs/", "outputs/"]
 
 
-def test_a_job_owns_the_folders_of_what_it_made(
-    tree: Artifacts, left: tuple[Job, str], add: Callable[..., Job]
+def test_a_job_owns_the_folders_of_its_runs_and_models(
+    tree: Artifacts, outputs_of_job: tuple[Job, str], add: Callable[..., Job]
 ) -> None:
-    job, folder = left
+    job, folder = outputs_of_job
     other = add()
     _make_run(tree, "child", job.id, "mlflow-artifacts:/deep/er/child/artifacts")
     _make_model(tree, "m-1", job.id, "mlflow-artifacts://host:5000/0/models/m-1/artifacts/")
-    for mine in (folder, f"{folder}/a/b", "deep/er/child/artifacts", "0/models/m-1/artifacts/x"):
-        assert tree.are_of(mine, job.id), mine
-        assert not tree.are_of(mine, other.id), mine
+    for owned in (folder, f"{folder}/a/b", "deep/er/child/artifacts", "0/models/m-1/artifacts/x"):
+        assert tree.belongs_to(owned, job.id), owned
+        assert not tree.belongs_to(owned, other.id), owned
     above = folder.rpartition("/")[0]
-    for alien in ("", above, f"{folder}x", "deep/er/child", f"x/{folder}", f"0/{other.id}"):
-        assert not tree.are_of(alien, job.id), alien
+    for foreign_folder in (
+        "",
+        above,
+        f"{folder}x",
+        "deep/er/child",
+        f"x/{folder}",
+        f"0/{other.id}",
+    ):
+        assert not tree.belongs_to(foreign_folder, job.id), foreign_folder
 
 
-def test_the_artifacts_of_a_job_go_with_it(
-    tree: Artifacts, jobs: Jobs, left: tuple[Job, str]
+def test_the_artifacts_of_a_job_are_removed_with_it(
+    tree: Artifacts, jobs: Jobs, outputs_of_job: tuple[Job, str]
 ) -> None:
-    job, folder = left
+    job, folder = outputs_of_job
     _make_model(tree, "m-1", job.id, "mlflow-artifacts:/0/models/m-1/artifacts")
     _make_model(tree, "m-2", None, "mlflow-artifacts:/0/models/m-2/artifacts")
     _put(tree, f"{folder}/a", "0/models/m-1/artifacts/a", "0/models/m-2/artifacts/a", "0/other")
-    tree.remove_of(job.id)
+    tree.remove_of_job(job.id)
     with writing(jobs.engine) as db:
         db.execute(text("DELETE FROM jobs"))
     assert _paths(tree) == ["0/models/m-2/artifacts/a", "0/other"]
 
 
 def test_the_files_of_registered_models_stay(
-    tree: Artifacts, jobs: Jobs, left: tuple[Job, str]
+    tree: Artifacts, jobs: Jobs, outputs_of_job: tuple[Job, str]
 ) -> None:
-    job, folder = left
+    job, folder = outputs_of_job
     model = "0/models/m-1/artifacts"
     _make_model(tree, "m-1", job.id, f"mlflow-artifacts:/{model}")
     _put(tree, f"{folder}/net/w", f"{folder}/net2", f"{folder}/net.txt", f"{model}/MLmodel")
     for location in (f"{folder}/net", f"{folder}/outputs/model", model):
         _register(tree, f"mlflow-artifacts:/{location}")
     kept = [f"{model}/MLmodel", f"{folder}/net/w", f"{folder}/outputs/model/weights"]
-    tree.remove_of(job.id)
+    tree.remove_of_job(job.id)
     with writing(jobs.engine) as db:
         db.execute(text("DELETE FROM jobs"))
     assert _paths(tree) == sorted(kept)
@@ -286,9 +308,9 @@ def test_the_files_of_registered_models_stay(
 
 
 def _make_run(tree: Artifacts, run_id: str, job_id: str | None, location: str) -> None:
-    known = {"name": "n", "user": "u", "status": RunStatus.RUNNING, "started": 1}
+    fields = {"name": "n", "user": "u", "status": RunStatus.RUNNING, "started_at": 1}
     run = {"id": run_id, "experiment_id": "0", "job_id": job_id, "location": location}
-    Runs(tree.engine).create(Run.model_validate(known | run))
+    Runs(tree.engine).create(Run.model_validate(fields | run))
 
 
 def _make_model(tree: Artifacts, model_id: str, job_id: str | None, location: str) -> None:
@@ -298,12 +320,12 @@ def _make_model(tree: Artifacts, model_id: str, job_id: str | None, location: st
         job_id=job_id,
         name="m",
         location=location,
-        created=1,
-        changed=1,
+        created_at=1,
+        changed_at=1,
     )
     LoggedModels(tree.engine).create(model)
 
 
 def _register(tree: Artifacts, location: str) -> None:
-    draft = ModelVersion(name="m", source=location, location=location, created=1, changed=1)
+    draft = ModelVersion(name="m", source=location, location=location, created_at=1, changed_at=1)
     Models(tree.engine).add_version(draft, make=True)

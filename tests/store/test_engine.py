@@ -1,4 +1,4 @@
-"""Opening a database: settings, migrations, and what is said when it cannot be opened."""
+"""Opening a database: settings, migrations, and the errors when it cannot be opened."""
 
 import stat
 import subprocess
@@ -15,7 +15,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, event, insert, inspect, select, text
 from sqlalchemy.exc import IntegrityError
 
-from retarget.core.errors import Conflict, Invalid, StorageFull
+from retarget.core.errors import Conflict, DatabaseUnreachable, Invalid, StorageFull
 from retarget.core.targets import Target
 from retarget.store.engine import HEAD, migrate, open_engine, reading, writing
 from retarget.store.jobs import Jobs
@@ -42,19 +42,19 @@ def test_the_migrations_make_the_schema(engine: Engine) -> None:
         assert compare_metadata(context, metadata) == []
 
 
-def test_the_newest_migration_is_the_head_we_look_for() -> None:
+def test_the_newest_migration_is_the_head() -> None:
     config = Config()
     config.set_main_option("script_location", "retarget.store:migrations")
     assert ScriptDirectory.from_config(config).get_current_head() == HEAD
 
 
-def test_opening_again_keeps_everything_and_does_without_alembic(
+def test_opening_again_keeps_everything_and_does_not_import_alembic(
     address: str, targets: Targets
 ) -> None:
-    ended = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", OPEN, address], capture_output=True, text=True, check=True
     )
-    assert ended.stdout == "False\n"
+    assert completed.stdout == "False\n"
     assert [target.name for target in targets.list()] == ["local"]
 
 
@@ -99,7 +99,7 @@ def test_a_database_with_tables_of_another_program_is_left_alone(address: str) -
 
 
 def test_a_failed_write_leaves_nothing(engine: Engine) -> None:
-    row = insert(environments).values(digest="a", definition={}, created=1.0)
+    row = insert(environments).values(digest="a", definition={}, created_at=1.0)
     with pytest.raises(IntegrityError), writing(engine) as db:  # noqa: PT012  the second one fails
         db.execute(row)
         db.execute(row)
@@ -107,8 +107,8 @@ def test_a_failed_write_leaves_nothing(engine: Engine) -> None:
         assert db.execute(select(environments)).all() == []
 
 
-def test_text_that_sql_refuses_is_mended(engine: Engine, targets: Targets) -> None:
-    targets.checked(targets.find("local"), None, "a\0b\udc80c", 1.0)
+def test_characters_that_sql_refuses_are_replaced(engine: Engine, targets: Targets) -> None:
+    targets.save_check(targets.find("local"), None, "a\0b\udc80c", 1.0)
     assert targets.find("local").reason == "a\ufffdb?c"
     assert [target.name for target in targets.list()] == ["local"]
 
@@ -127,7 +127,7 @@ def test_sqlite_is_set_up_for_many_writers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"not a database at all" * 100, b"SQLite format 3\0" * 300])
-def test_a_file_that_is_no_database_is_told(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_database_is_reported(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "retarget.db"
     file.write_bytes(content)
     engine = open_engine(f"sqlite:///{file}")
@@ -137,7 +137,7 @@ def test_a_file_that_is_no_database_is_told(tmp_path: Path, content: bytes) -> N
     assert file.read_bytes() == content
 
 
-def test_a_damaged_database_is_told(tmp_path: Path) -> None:
+def test_a_damaged_database_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "retarget.db"
     engine = open_engine(f"sqlite:///{file}")
     migrate(engine)
@@ -150,7 +150,7 @@ def test_a_damaged_database_is_told(tmp_path: Path) -> None:
     engine.dispose()
 
 
-def test_a_place_that_cannot_hold_a_database_is_told(tmp_path: Path) -> None:
+def test_a_path_that_cannot_hold_a_database_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="No such file or directory"):
         open_engine(f"sqlite:///{tmp_path}/missing/retarget.db")
     engine = open_engine(f"sqlite:///{tmp_path}")
@@ -165,7 +165,7 @@ def test_an_address_that_names_no_database_is_refused(url: str) -> None:
         open_engine(url)
 
 
-def test_a_server_out_of_reach_is_told_without_its_password(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_reported_without_its_password(tmp_path: Path) -> None:
     engine = open_engine(f"postgresql://me:secret@/retarget?host={tmp_path}")
     with pytest.raises(Invalid, match="cannot open the database") as raised:
         migrate(engine)
@@ -173,10 +173,10 @@ def test_a_server_out_of_reach_is_told_without_its_password(tmp_path: Path) -> N
     engine.dispose()
 
 
-def test_a_full_disk_is_told(engine: Engine) -> None:
+def test_a_full_disk_is_reported(engine: Engine) -> None:
     if engine.dialect.name == "sqlite":
         engine.dispose()
-        event.listen(engine, "connect", _leave_no_room)
+        event.listen(engine, "connect", _fill_up)
         with pytest.raises(StorageFull, match="free some disk space"):
             Targets(engine).save(_large_target())
     else:
@@ -185,10 +185,10 @@ def test_a_full_disk_is_told(engine: Engine) -> None:
             db.execute(text(full))
 
 
-def test_a_database_locked_for_too_long_is_told(
+def test_a_database_locked_for_too_long_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retarget.store.engine._PATIENCE", 0.1)
+    monkeypatch.setattr("retarget.store.engine._LOCK_TIMEOUT_SECONDS", 0.1)
     first, second = (open_engine(f"sqlite:///{tmp_path}/retarget.db") for _ in range(2))
     with writing(first), pytest.raises(Conflict, match="locked"), writing(second):
         pass
@@ -196,9 +196,30 @@ def test_a_database_locked_for_too_long_is_told(
     second.dispose()
 
 
-def _leave_no_room(connection: Any, _record: object) -> None:
-    connection.execute("PRAGMA max_page_count = 1")  # never less than there are already
+def _fill_up(connection: Any, _record: object) -> None:
+    connection.execute("PRAGMA max_page_count = 1")  # SQLite never sets it below the present count
 
 
 def _large_target() -> Target:
     return Target(name="large", kind="local", config={"text": "x" * 1_000_000})
+
+
+def test_a_paused_server_keeps_no_rows_from_the_others(
+    engine: Engine, targets: Targets, other: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if engine.dialect.name == "sqlite":
+        pytest.skip("only one server uses it")
+    monkeypatch.setattr("retarget.store.engine._IDLE_TRANSACTION_SECONDS", 1)
+    engine.dispose()  # new connections have the new limit
+    rename = text("UPDATE targets SET reason = :reason")
+
+    def pause_within_a_transaction() -> None:
+        with writing(engine) as paused:
+            paused.execute(rename, {"reason": "of the paused server"})
+            with writing(other) as db:  # waits until PostgreSQL ends the other transaction
+                db.execute(rename, {"reason": "of the other"})
+            paused.execute(rename, {"reason": "too late"})
+
+    with pytest.raises(DatabaseUnreachable):
+        pause_within_a_transaction()
+    assert [target.reason for target in targets.list()] == ["of the other"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from retarget.core.errors import Conflict, Invalid, NotFound
+from retarget.core.errors import Conflict, Forbidden, Invalid, NotFound
 from retarget.core.jobs import Job
 from retarget.store.experiments import Experiments
 from retarget.store.runs import Runs
@@ -17,16 +17,16 @@ def experiments(engine: Engine) -> Experiments:
     return Experiments(engine)
 
 
-def test_there_is_a_default_one(experiments: Experiments) -> None:
+def test_the_default_experiment_exists(experiments: Experiments) -> None:
     assert experiments.get("0").name == "Default"
     assert experiments.get("").location == "mlflow-artifacts:/0"
 
 
-def test_one_comes_back_as_it_was_made(experiments: Experiments) -> None:
-    made = experiments.create("é/x y", "", {"a": "b"}, now=5)
-    assert experiments.get(made.id) == experiments.find("é/x y") == made
-    assert (made.location, made.tags, made.created) == (
-        f"mlflow-artifacts:/{made.id}",
+def test_an_experiment_comes_back_as_it_was_created(experiments: Experiments) -> None:
+    experiment = experiments.create("é/x y", "", {"a": "b"}, now=5)
+    assert experiments.get(experiment.id) == experiments.find("é/x y") == experiment
+    assert (experiment.location, experiment.tags, experiment.created_at) == (
+        f"mlflow-artifacts:/{experiment.id}",
         {"a": "b"},
         5,
     )
@@ -35,7 +35,7 @@ def test_one_comes_back_as_it_was_made(experiments: Experiments) -> None:
         experiments.create("é/x y", "", {}, now=6)
 
 
-def test_one_that_is_not_there_is_told(experiments: Experiments) -> None:
+def test_a_missing_experiment_is_reported(experiments: Experiments) -> None:
     for wrong in ("77", "-1", "99999999999999999999", "9" * 5000):
         with pytest.raises(NotFound, match="No Experiment with id="):
             experiments.get(wrong)
@@ -50,41 +50,68 @@ def test_deleting_takes_its_runs_along_and_restoring_brings_them_back(
     experiments: Experiments, add: Callable[..., Job]
 ) -> None:
     job = add(experiment="a")
-    runs, made = Runs(experiments.engine), experiments.find("a")
-    experiments.delete(made.id, now=9)
-    assert experiments.get(made.id).stage == runs.get(job.id).stage == "deleted"
+    runs, experiment = Runs(experiments.engine), experiments.find("a")
+    experiments.delete(experiment.id, now=9)
+    assert experiments.get(experiment.id).stage == runs.get(job.id).stage == "deleted"
     with pytest.raises(NotFound):
-        experiments.delete(made.id, now=9)
+        experiments.delete(experiment.id, now=9)
     with pytest.raises(Invalid, match="must be in the 'active' state"):
-        experiments.set_tag(made.id, "a", "b")
+        experiments.set_tag(experiment.id, "a", "b")
     with pytest.raises(Invalid, match="Cannot rename"):
-        experiments.rename(made.id, "b", now=9)
+        experiments.rename(experiment.id, "b", now=9)
     with pytest.raises(Conflict, match="experiment 'a' is deleted; choose another or restore it"):
         add(experiment="a")
-    experiments.restore(made.id, now=10)
-    assert experiments.get(made.id).stage == runs.get(job.id).stage == "active"
+    experiments.restore(experiment.id, now=10)
+    assert experiments.get(experiment.id).stage == runs.get(job.id).stage == "active"
     with pytest.raises(NotFound):
-        experiments.restore(made.id, now=9)
+        experiments.restore(experiment.id, now=9)
 
 
 def test_tags_and_names_change(experiments: Experiments) -> None:
-    made = experiments.create("a", "", {}, now=5)
-    experiments.set_tag(made.id, "k", "1")
-    experiments.set_tag(made.id, "k", "2")
-    experiments.rename(made.id, "b", now=6)
-    assert (experiments.find("b").tags, experiments.find("b").changed) == ({"k": "2"}, 6)
-    experiments.delete_tag(made.id, "k")
+    experiment = experiments.create("a", "", {}, now=5)
+    experiments.set_tag(experiment.id, "k", "1")
+    experiments.set_tag(experiment.id, "k", "2")
+    experiments.rename(experiment.id, "b", now=6)
+    assert (experiments.find("b").tags, experiments.find("b").changed_at) == ({"k": "2"}, 6)
+    experiments.delete_tag(experiment.id, "k")
     with pytest.raises(NotFound, match="No tag with name: k"):
-        experiments.delete_tag(made.id, "k")
+        experiments.delete_tag(experiment.id, "k")
     with pytest.raises(Conflict):
-        experiments.rename(made.id, "Default", now=7)
-    assert [each.name for each in experiments.load([made.id, "0", "55"])] == ["b", "Default"]
+        experiments.rename(experiment.id, "Default", now=7)
+    assert [loaded.name for loaded in experiments.load([experiment.id, "0", "55"])] == [
+        "b",
+        "Default",
+    ]
 
 
-def test_all_who_need_one_get_the_same(
+def test_concurrent_callers_get_the_same_experiment(
     experiments: Experiments, other: Engine, race: Callable[..., list[Any]]
 ) -> None:
-    both = [experiments, Experiments(other)] * 4
-    ends = race([lambda each=each: each.ensure("new", now=1) for each in both])
-    assert len({end.id for end in ends}) == 1
-    assert ends[0].location == f"mlflow-artifacts:/{ends[0].id}"
+    stores = [experiments, Experiments(other)] * 4
+    ensured = race([lambda store=store: store.ensure("new", now=1) for store in stores])
+    assert len({experiment.id for experiment in ensured}) == 1
+    assert ensured[0].location == f"mlflow-artifacts:/{ensured[0].id}"
+
+
+def test_a_job_changes_only_an_experiment_that_is_all_its_own(
+    experiments: Experiments, add: Callable[..., Job]
+) -> None:
+    experiment = experiments.create("a", "", {}, now=5, by_job="j1")
+    assert experiments.get(experiment.id).created_by_job == "j1"
+    for stranger in ("j2", ""):
+        with pytest.raises(Forbidden, match="'a': it was not created by this job"):
+            experiments.rename(experiment.id, "b", now=6, by_job=stranger)
+    experiments.rename(experiment.id, "b", now=6, by_job="j1")
+    experiments.delete(experiment.id, now=7, by_job="j1")
+    experiments.restore(experiment.id, now=8, by_job="j1")
+    add(experiment="b")
+    changes: list[Callable[[], None]] = [
+        lambda: experiments.rename(experiment.id, "c", now=9, by_job="j1"),
+        lambda: experiments.delete(experiment.id, now=9, by_job="j1"),
+    ]
+    for change in changes:
+        with pytest.raises(Forbidden, match="'b': it contains runs that this job did not create"):
+            change()
+    experiments.delete(experiment.id, now=9)
+    with pytest.raises(Forbidden, match="contains runs"):
+        experiments.restore(experiment.id, now=9, by_job="j1")

@@ -1,4 +1,4 @@
-"""Jobs in SQL: guarded moves, a complete history, and listings in the promised order."""
+"""Jobs in SQL: guarded transitions, a complete history, and ordered listings."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +25,7 @@ def test_a_job_comes_back_as_it_went_in(jobs: Jobs, add: Add) -> None:
         "experiment": "digits",
         "snapshot": "a" * 64,
         "environment": Environment(kind="system", python="3.11", pip=("numpy==2.0",), name="np"),
-        "env": {"GREETING": "grüezi 'mitenand' 🎉\n"},
+        "variables": {"GREETING": "grüezi 'mitenand' 🎉\n"},
         "cpus": 0.5,
         "memory": "2g",
         "gpus": 2,
@@ -50,21 +50,21 @@ def test_a_name_is_taken_once(jobs: Jobs, add: Add) -> None:
 
 
 def test_one_of_many_gets_the_name(jobs: Jobs, add: Add, race: Race) -> None:
-    ends = race([lambda: add("wanted")] * 8)
+    ends = race([lambda: add("popular")] * 8)
     assert sorted(type(end).__name__ for end in ends) == ["Conflict"] * 7 + ["Job"]
     assert len(jobs.list()) == 1
 
 
-def test_a_name_goes_before_an_id(jobs: Jobs, add: Add) -> None:
+def test_a_name_takes_precedence_over_an_id(jobs: Jobs, add: Add) -> None:
     first = add("first")
     second = add(first.id)
     assert jobs.find(first.id) == second
 
 
-def test_an_unknown_job_is_told(jobs: Jobs) -> None:
-    for look in (jobs.find, jobs.read):
+def test_a_missing_job_is_reported(jobs: Jobs) -> None:
+    for read in (jobs.find, jobs.read):
         with pytest.raises(NotFound, match="no job named 'x'; `retarget job list` shows them"):
-            look("x")
+            read("x")
     with pytest.raises(NotFound):
         jobs.find("a\0b\udc80")
     with pytest.raises(NotFound, match="no attempt 'x'"):
@@ -74,87 +74,88 @@ def test_an_unknown_job_is_told(jobs: Jobs) -> None:
 def test_a_whole_life_is_in_the_history(jobs: Jobs, add: Add, place: Place) -> None:
     job = place(add("first", retries=1))
     assert (job.state, job.version, job.attempt) == (JobState.LAUNCHING, 1, 1)
-    job = jobs.record(job, Event.PREPARING, reason="builds", now=60.0, attempt={"confirmed": 1})
-    job = jobs.record(job, Event.STARTED, reason="runs", now=61.0, attempt={"started": 60.5})
-    assert (job.state, job.started, job.ended) == (JobState.RUNNING, 60.5, None)
+    job = jobs.record(job, Event.PREPARING, reason="builds", now=60.0, attempt={"events_acked": 1})
+    job = jobs.record(job, Event.STARTED, reason="runs", now=61.0, attempt={"started_at": 60.5})
+    assert (job.state, job.started_at, job.ended_at) == (JobState.RUNNING, 60.5, None)
     job = jobs.record(job, Event.EXITED, reason="exit code 3", now=70.0, exit_code=3)
     assert job.exit_code == 3
-    ended: AttemptChange = {"exit_code": 3, "ended": 70.0, "reason": "exit code 3"}
+    ended: AttemptChange = {"exit_code": 3, "ended_at": 70.0, "reason": "exit code 3"}
     job = jobs.record(job, Event.RETRIED, reason="tries again", now=71.0, attempt=ended)
-    assert (job.state, job.exit_code, job.started) == (JobState.QUEUED, None, None)
+    assert (job.state, job.exit_code, job.started_at) == (JobState.QUEUED, None, None)
     job = place(job)
     assert job.attempt == 2
     job = jobs.record(job, Event.PREPARING, reason="builds", now=80.0)
     job = jobs.record(job, Event.STARTED, reason="runs", now=81.0)
-    assert job.started == 81.0
+    assert job.started_at == 81.0
     job = jobs.record(job, Event.EXITED, reason="collects", now=90.0, exit_code=0)
     job = jobs.record(job, Event.SUCCEEDED, reason="exit code 0", now=91.0)
-    assert (job.state, job.exit_code, job.ended) == (JobState.SUCCEEDED, 0, 91.0)
-    assert (job.changed, job.reason) == (91.0, "exit code 0")
+    assert (job.state, job.exit_code, job.ended_at) == (JobState.SUCCEEDED, 0, 91.0)
+    assert (job.changed_at, job.reason) == (91.0, "exit code 0")
 
     assert jobs.read(job.id) == job
-    moves = jobs.history(job.id)
-    assert [move.version for move in moves] == list(range(11))
-    assert [move.event for move in moves] == [
+    transitions = jobs.history(job.id)
+    assert [transition.version for transition in transitions] == list(range(11))
+    assert [transition.event for transition in transitions] == [
         *("submitted", "placed", "preparing", "started", "exited", "retried"),
         *("placed", "preparing", "started", "exited", "succeeded"),
     ]
-    assert moves[0].reason == "waits for room"
-    assert (moves[0].at, moves[-1].at, moves[-1].state) == (job.created, 91.0, "succeeded")
+    assert transitions[0].reason == "waits for room"
+    assert (transitions[0].at, transitions[-1].at) == (job.created_at, 91.0)
+    assert transitions[-1].state == "succeeded"
     first, second = jobs.attempts(job.id)
-    assert (first.number, first.exit_code, first.ended, first.confirmed) == (1, 3, 70.0, 1)
-    assert (second.number, second.exit_code, second.shares[0].gpus) == (2, None, ("0", "1"))
+    assert (first.number, first.exit_code, first.ended_at, first.events_acked) == (1, 3, 70.0, 1)
+    assert (second.number, second.exit_code, second.allocations[0].gpus) == (2, None, ("0", "1"))
 
 
-def test_a_place_that_nothing_came_of_is_no_attempt(jobs: Jobs, add: Add, place: Place) -> None:
+def test_a_placement_that_is_undone_is_no_attempt(jobs: Jobs, add: Add, place: Place) -> None:
     job = place(add())
     (attempt,) = jobs.attempts(job.id)
-    jobs.take_back(job, attempt, reason="nobody is there", now=60.0)
+    jobs.unplace(job, attempt, reason="unreachable", now=60.0)
     queued = jobs.read(job.id)
-    assert (queued.state, queued.attempt, queued.reason) == ("queued", 0, "nobody is there")
+    assert (queued.state, queued.attempt, queued.reason) == ("queued", 0, "unreachable")
     assert jobs.attempts(job.id) == []
     with pytest.raises(Conflict):
-        jobs.take_back(job, attempt, reason="again", now=61.0)
+        jobs.unplace(job, attempt, reason="again", now=61.0)
     job = place(queued)
     (attempt,) = jobs.attempts(job.id)
     assert (job.attempt, attempt.number) == (1, 1)
     jobs.change_attempt(attempt.key, {"handle": "taken"})
-    with pytest.raises(Conflict, match="has taken the job after all"):
-        jobs.take_back(job, attempt, reason="nobody is there", now=62.0)
+    with pytest.raises(Conflict, match="has accepted the job meanwhile"):
+        jobs.unplace(job, attempt, reason="unreachable", now=62.0)
     assert jobs.read(job.id) == job
 
 
-def test_one_of_many_moves_a_job(
+def test_one_of_many_writers_changes_a_job(
     jobs: Jobs, other: Engine, add: Add, place: Place, race: Race
 ) -> None:
     job = place(add())
     servers = [jobs, Jobs(other)] * 4
 
-    def move(server: Jobs, number: int) -> Job:
-        change: AttemptChange = {"heard": float(number)}
+    def prepare(server: Jobs, number: int) -> Job:
+        change: AttemptChange = {"last_seen_at": float(number)}
         return server.record(job, Event.PREPARING, reason=f"{number}", now=60.0, attempt=change)
 
-    ends = race([lambda s=s, n=n: move(s, n) for n, s in enumerate(servers)])
-    (won,) = [end for end in ends if isinstance(end, Job)]
+    ends = race([lambda s=s, n=n: prepare(s, n) for n, s in enumerate(servers)])
+    (winner,) = [end for end in ends if isinstance(end, Job)]
     assert sum(isinstance(end, Conflict) for end in ends) == 7
-    assert jobs.read(job.id) == won
-    assert [move.reason for move in jobs.history(job.id)][2:] == [won.reason]
-    assert jobs.attempts(job.id)[0].heard == float(won.reason)
+    assert jobs.read(job.id) == winner
+    assert [row.reason for row in jobs.history(job.id)][2:] == [winner.reason]
+    assert jobs.attempts(job.id)[0].last_seen_at == float(winner.reason)
 
 
-def test_a_stale_move_changes_nothing(jobs: Jobs, add: Add, place: Place) -> None:
+def test_an_event_on_a_stale_job_changes_nothing(jobs: Jobs, add: Add, place: Place) -> None:
     stale = place(add())
     job = jobs.record(stale, Event.PREPARING, reason="builds", now=60.0)
-    with pytest.raises(Conflict, match="has moved on"):
-        jobs.record(stale, Event.FAILED, reason="lost", now=61.0, attempt={"ended": 61.0})
+    with pytest.raises(Conflict, match="has changed meanwhile"):
+        jobs.record(stale, Event.FAILED, reason="lost", now=61.0, attempt={"ended_at": 61.0})
     assert jobs.read(job.id) == job
-    assert jobs.attempts(job.id)[0].ended is None
+    assert jobs.attempts(job.id)[0].ended_at is None
     assert len(jobs.history(job.id)) == 3
 
 
-def test_a_move_that_the_table_does_not_know_changes_nothing(jobs: Jobs, add: Add) -> None:
+def test_an_event_that_is_not_allowed_changes_nothing(jobs: Jobs, add: Add) -> None:
     job = add()
-    with pytest.raises(Conflict, match="a queued job cannot take 'started'"):
+    with pytest.raises(Conflict, match="the event 'started' is not allowed for a queued job"):
         jobs.record(job, Event.STARTED, reason="", now=60.0)
     assert jobs.read(job.id) == job
 
@@ -167,11 +168,11 @@ def test_one_of_two_servers_places_on_a_target(
     ends = race(
         [lambda s=s, j=j: _place(s, j, seen=0) for s, j in zip(servers, waiting, strict=True)]
     )
-    (won,) = [end for end in ends if isinstance(end, Job)]
+    (winner,) = [end for end in ends if isinstance(end, Job)]
     assert sum(isinstance(end, Conflict) for end in ends) == 7
     assert targets.placements("local") == 1
-    assert [job.id for job, _ in jobs.live()] == [won.id]
-    assert {job.id for job in jobs.queued("local")} == {job.id for job in waiting} - {won.id}
+    assert [job.id for job, _ in jobs.live()] == [winner.id]
+    assert {job.id for job in jobs.queued("local")} == {job.id for job in waiting} - {winner.id}
     assert sum(len(jobs.attempts(job.id)) for job in waiting) == 1
 
 
@@ -187,7 +188,7 @@ def test_one_of_many_places_a_job(jobs: Jobs, targets: Targets, add: Add, race: 
     assert targets.placements(attempt.target) == 1
 
 
-def test_nothing_is_placed_on_a_target_that_is_gone(jobs: Jobs, targets: Targets, add: Add) -> None:
+def test_nothing_is_placed_on_a_removed_target(jobs: Jobs, targets: Targets, add: Add) -> None:
     job = add()
     targets.remove("local", reason="detached", now=2000.0, force=True)
     job = jobs.read(job.id).model_copy(update={"state": JobState.QUEUED})  # as it was read before
@@ -197,7 +198,7 @@ def test_nothing_is_placed_on_a_target_that_is_gone(jobs: Jobs, targets: Targets
     assert jobs.attempts(job.id) == []
 
 
-def test_nothing_is_added_for_a_target_that_is_gone(jobs: Jobs, targets: Targets, add: Add) -> None:
+def test_nothing_is_added_for_a_removed_target(jobs: Jobs, targets: Targets, add: Add) -> None:
     job = add()
     jobs.delete(job.model_copy(update={"state": JobState.FAILED}))
     targets.remove("local", reason="detached", now=2000.0)
@@ -206,29 +207,33 @@ def test_nothing_is_added_for_a_target_that_is_gone(jobs: Jobs, targets: Targets
     assert jobs.list() == []
 
 
-def test_a_reason_is_told_without_a_move(jobs: Jobs, add: Add) -> None:
+def test_a_reason_changes_without_a_transition(jobs: Jobs, add: Add) -> None:
     job = add()
-    told = jobs.explain(job, "waits for 2 cores")
-    assert (told.reason, told.version, told.state) == ("waits for 2 cores", 1, JobState.QUEUED)
-    assert jobs.read(job.id) == told
+    explained = jobs.explain(job, "waits for 2 cores")
+    assert (explained.reason, explained.version, explained.state) == (
+        "waits for 2 cores",
+        1,
+        JobState.QUEUED,
+    )
+    assert jobs.read(job.id) == explained
     assert jobs.explain(job, "too late") == job
-    assert jobs.explain(told, "waits for 2 cores") == told
-    assert jobs.read(job.id) == told
-    canceled = jobs.record(told, Event.CANCEL_REQUESTED, reason="asked to", now=60.0)
-    assert [move.version for move in jobs.history(job.id)] == [0, 2] == [0, canceled.version]
+    assert jobs.explain(explained, "waits for 2 cores") == explained
+    assert jobs.read(job.id) == explained
+    canceled = jobs.record(explained, Event.CANCEL_REQUESTED, reason="asked to", now=60.0)
+    assert [row.version for row in jobs.history(job.id)] == [0, 2] == [0, canceled.version]
 
 
-def test_an_attempt_changes_without_a_move(jobs: Jobs, add: Add, place: Place) -> None:
+def test_an_attempt_changes_without_a_transition(jobs: Jobs, add: Add, place: Place) -> None:
     job = place(add())
     (before,) = jobs.attempts(job.id)
-    jobs.change_attempt(before.key, {"handle": "pid 7", "confirmed": 3_000_000_000})
-    jobs.change_attempt(before.key, {"heard": 1.5})
+    jobs.change_attempt(before.key, {"handle": "pid 7", "events_acked": 3_000_000_000})
+    jobs.change_attempt(before.key, {"last_seen_at": 1.5})
     jobs.change_attempt(before.key, {})
-    after = {"handle": "pid 7", "confirmed": 3_000_000_000, "heard": 1.5}
+    after = {"handle": "pid 7", "events_acked": 3_000_000_000, "last_seen_at": 1.5}
     assert jobs.attempt(before.key) == before.model_copy(update=after)
     assert jobs.read(job.id) == job
     with pytest.raises(NotFound):
-        jobs.change_attempt("x", {"heard": 2.0})
+        jobs.change_attempt("x", {"last_seen_at": 2.0})
 
 
 def test_only_an_ended_job_is_deleted(jobs: Jobs, outputs: Outputs, add: Add, place: Place) -> None:
@@ -263,7 +268,7 @@ def test_an_ended_attempt_is_found_until_its_handle_is_cleared(
     for job in (running, ended):
         jobs.change_attempt(f"{job.id}-1", {"handle": "pid 7"})
     for job in (ended, clean):
-        jobs.record(job, Event.FAILED, reason="lost", now=60.0, attempt={"ended": 60.0})
+        jobs.record(job, Event.FAILED, reason="lost", now=60.0, attempt={"ended_at": 60.0})
     assert jobs.ended_with_handle() == jobs.attempts(ended.id)
     jobs.change_attempt(f"{ended.id}-1", {"handle": None})
     assert jobs.ended_with_handle() == []
@@ -305,13 +310,13 @@ def test_the_queue_is_in_placing_order(jobs: Jobs, add: Add, place: Place) -> No
     low, first, high, second = (add(priority=number) for number in (-5, 0, 9, 0))
     place(add(priority=10))
     assert jobs.queued("local") == [high, first, second, low]
-    assert jobs.queued("local", most=2) == [high, first]
+    assert jobs.queued("local", limit=2) == [high, first]
     assert jobs.queued("elsewhere") == []
     assert jobs.ahead_of(second) == [high.name, first.name]
     assert jobs.ahead_of(high) == []
 
 
-def test_live_jobs_come_with_their_present_attempt(jobs: Jobs, add: Add, place: Place) -> None:
+def test_live_jobs_come_with_their_current_attempt(jobs: Jobs, add: Add, place: Place) -> None:
     add()
     again = place(add(retries=1))
     again = place(jobs.record(again, Event.RETRIED, reason="lost", now=60.0))
@@ -333,7 +338,7 @@ def test_counts_name_every_state(jobs: Jobs, add: Add, place: Place) -> None:
     assert jobs.counts() == dict.fromkeys(JobState, 0) | expected
 
 
-def test_many_writers_all_get_their_turn(jobs: Jobs, other: Engine, add: Add, race: Race) -> None:
+def test_many_writers_all_succeed(jobs: Jobs, other: Engine, add: Add, race: Race) -> None:
     waiting = [add() for _ in range(12)]
 
     def explain_much(server: Jobs, job: Job) -> int:
@@ -371,13 +376,13 @@ def test_a_listing_walks_an_index_and_never_sorts(
     assert len(walks) == (0 if by_id_alone else max(1, len(states)))
     for walk in walks:
         assert "state=?" in walk or not states
-        # of a target and an experiment, the index of one is walked and the other looked at
+        # for a target and an experiment, one index is walked and the other column is filtered
         assert "target=?" in walk or "experiment=?" in walk or not (target or experiment)
 
 
 @pytest.mark.parametrize("address", ["sqlite"], indirect=True)
 def test_the_queue_and_the_live_jobs_are_found_by_index(jobs: Jobs) -> None:
-    (step,) = _plan(jobs, lambda: jobs.queued("local", most=64))
+    (step,) = _plan(jobs, lambda: jobs.queued("local", limit=64))
     assert step == "SEARCH jobs USING INDEX jobs_in_placing_order (target=? AND state=?)"
     of_jobs, of_attempts = _plan(jobs, jobs.live)
     assert "SEARCH jobs USING INDEX" in of_jobs
@@ -390,21 +395,21 @@ def test_the_queue_and_the_live_jobs_are_found_by_index(jobs: Jobs) -> None:
 
 def _place(jobs: Jobs, job: Job, *, seen: int, target: str = "local") -> Job:
     key = f"{job.id}-{target}"
-    attempt = Attempt(key=key, job_id=job.id, number=1, target=target, created=50.0)
+    attempt = Attempt(key=key, job_id=job.id, number=1, target=target, created_at=50.0)
     return jobs.place(job, attempt, reason="there is room", now=50.0, seen=seen)
 
 
 def _plan(jobs: Jobs, query: Callable[[], Any]) -> list[str]:
-    """Tell how SQLite goes about what `query` asks it."""
-    asked: list[tuple[str, Any]] = []
+    """Return SQLite's plan for the first SELECT of `query`."""
+    executed: list[tuple[str, Any]] = []
 
     def listen(_db: Any, _cursor: Any, statement: str, parameters: Any, *_more: Any) -> None:
-        asked.append((statement, parameters))
+        executed.append((statement, parameters))
 
     event.listen(jobs.engine, "before_cursor_execute", listen)
     query()
     event.remove(jobs.engine, "before_cursor_execute", listen)
-    (statement, parameters) = next(ask for ask in asked if ask[0].startswith("SELECT"))
+    (statement, parameters) = next(call for call in executed if call[0].startswith("SELECT"))
     with jobs.engine.connect() as db:
         rows = db.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
     return [row[3] for row in rows]

@@ -1,8 +1,7 @@
-"""Jobs under any order of events, right and wrong, on a real database: each ends once, or never."""
+"""Jobs under any sequence of valid and invalid events on a real database: none ends twice."""
 
 import itertools
 import tempfile
-import threading
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,12 +21,12 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import Engine
 
-from retarget.control import orders
-from retarget.control.parts import Parts
-from retarget.control.reconcile import Loop
+from retarget.control import jobs
+from retarget.control.context import Context
+from retarget.control.endings import end_attempt
 from retarget.control.report import take_events
 from retarget.core.errors import Conflict, Gone
-from retarget.core.jobs import Attempt, Job, JobSpec, Move
+from retarget.core.jobs import Attempt, Job, JobSpec, Transition
 from retarget.core.names import new_id
 from retarget.core.states import LIVE, TRANSITIONS, Event, JobState
 from retarget.core.targets import Target
@@ -50,14 +49,14 @@ def test_a_job_ends_once_whatever_happens_to_it() -> None:
 
 
 class Lives(RuleBasedStateMachine):
-    jobs_there = Bundle[str]("jobs_there")
+    job_ids = Bundle[str]("job_ids")
 
     def __init__(self, engine: Engine) -> None:
         super().__init__()
         self.clock = itertools.count(1_000_000)
         self.jobs, self.targets = Jobs(engine), Targets(engine)
-        self.parts = cast(
-            Parts,
+        self.context = cast(
+            Context,
             SimpleNamespace(
                 jobs=self.jobs,
                 targets=self.targets,
@@ -67,134 +66,138 @@ class Lives(RuleBasedStateMachine):
                 notify=_nothing,
             ),
         )
-        self.loop = Loop(self.parts, threading.Event(), every=1.0)
-        self.known: dict[str, Job] = {}  # as each was first seen, long out of date
-        self.ended: dict[str, list[Move]] = {}
+        self.first_versions: dict[str, Job] = {}  # as each job was first stored, out of date later
+        self.final_histories: dict[str, list[Transition]] = {}
 
     @initialize()
     def have_a_target(self) -> None:
         self.targets.save(Target(name="local", kind="local"))
 
-    @rule(target=jobs_there, retries=st.integers(0, 2))
+    @rule(target=job_ids, retries=st.integers(0, 2))
     def submit(self, retries: int) -> str:
-        now = self.parts.now()
+        now = self.context.now()
         spec = JobSpec(command=("true",), retries=retries)
-        told: dict[str, Any] = {"reason": "waits", "version": 0, "created": now, "changed": now}
-        made = Job(id=new_id(now), name=new_id(now), state=JobState.QUEUED, spec=spec, **told)
-        self.jobs.add(made)
-        self.known[made.id] = made
-        return made.id
+        fields: dict[str, Any] = {
+            "reason": "waits",
+            "version": 0,
+            "created_at": now,
+            "changed_at": now,
+        }
+        job = Job(id=new_id(now), name=new_id(now), state=JobState.QUEUED, spec=spec, **fields)
+        self.jobs.add(job)
+        self.first_versions[job.id] = job
+        return job.id
 
-    @rule(job=jobs_there, is_taken=st.booleans())
-    def place(self, job: str, is_taken: bool) -> None:
-        now, found = self.parts.now(), self.jobs.read(job)
-        fresh = Attempt(key=new_id(now), job_id=job, number=found.attempt + 1, target="local")
+    @rule(job=job_ids, is_accepted=st.booleans())
+    def place(self, job: str, is_accepted: bool) -> None:
+        now, current = self.context.now(), self.jobs.read(job)
+        fresh = Attempt(key=new_id(now), job_id=job, number=current.attempt + 1, target="local")
         seen = self.targets.placements("local")
-        if found.state is JobState.QUEUED:
-            self.jobs.place(found, fresh, reason="there is room", now=now, seen=seen)
-            if is_taken:
+        if current.state is JobState.QUEUED:
+            self.jobs.place(current, fresh, reason="there is room", now=now, seen=seen)
+            if is_accepted:
                 self.jobs.change_attempt(fresh.key, {"handle": "h"})
         else:
             with pytest.raises(Conflict):
-                self.jobs.place(found, fresh, reason="there is room", now=now, seen=seen)
+                self.jobs.place(current, fresh, reason="there is room", now=now, seen=seen)
 
     @rule(
-        job=jobs_there,
+        job=job_ids,
         chance=st.integers(0, 9),
         shift=st.integers(-1, 2),
         kind=_KINDS,
         outcome=_OUTCOMES,
     )
     def report(self, job: str, chance: int, shift: int, kind: str, outcome: str) -> None:
-        """Let a runner of the job report, the present one or an earlier one, in order or not."""
+        """Report an event from the current runner or an earlier one, in order or not."""
         attempts = self.jobs.attempts(job)
         if attempts:
             attempt = attempts[-1 if chance else 0]
             event: dict[str, Any] = {
-                "seq": attempt.confirmed + shift,
+                "seq": attempt.events_acked + shift,
                 "at": 5.0,
                 "kind": kind,
                 "gone": [],
             }
             event |= {"outcome": outcome, "reason": "why", "exit_code": 1}
             with suppress(Gone, Conflict):
-                take_events(self.parts, attempt.key, [event])
+                take_events(self.context, attempt.key, [event])
 
-    @rule(job=jobs_there)
+    @rule(job=job_ids)
     def lose(self, job: str) -> None:
-        """Have the loop give the job's attempts up, those that are over too."""
+        """Let the loop give up all attempts of the job, even those that have ended."""
         for attempt in self.jobs.attempts(job):
-            self.loop._end(attempt, "it is gone")  # pyright: ignore[reportPrivateUsage]
+            end_attempt(self.context, attempt, "it is gone")
 
-    @rule(job=jobs_there)
-    def take_back(self, job: str) -> None:
-        """Have a place given up that nothing came of; what was started stays."""
-        now, found, attempts = self.parts.now(), self.jobs.read(job), self.jobs.attempts(job)
+    @rule(job=job_ids)
+    def unplace(self, job: str) -> None:
+        """Undo a placement that started nothing. Anything that was started stays."""
+        now, current, attempts = self.context.now(), self.jobs.read(job), self.jobs.attempts(job)
         for attempt in attempts[-1:]:
-            if found.state is JobState.LAUNCHING and attempt.handle is None:
-                self.jobs.take_back(found, attempt, reason="nobody is there", now=now)
+            if current.state is JobState.LAUNCHING and attempt.handle is None:
+                self.jobs.unplace(current, attempt, reason="unreachable", now=now)
             else:
                 with pytest.raises(Conflict):
-                    self.jobs.take_back(found, attempt, reason="nobody is there", now=now)
-                assert self.jobs.read(job) == found
+                    self.jobs.unplace(current, attempt, reason="unreachable", now=now)
+                assert self.jobs.read(job) == current
 
-    @rule(job=jobs_there)
+    @rule(job=job_ids)
     def cancel(self, job: str) -> None:
-        was = self.jobs.read(job)
-        if was.state.is_final:
+        current = self.jobs.read(job)
+        if current.state.is_final:
             with pytest.raises(Conflict):
-                orders.cancel(self.parts, job)
+                jobs.cancel(self.context, job)
         else:
-            now = orders.cancel(self.parts, job).state
-            assert now in (JobState.CANCELING, JobState.CANCELED)
+            state = jobs.cancel(self.context, job).state
+            assert state in (JobState.CANCELING, JobState.CANCELED)
 
-    @rule(job=jobs_there, event=st.sampled_from(Event))
-    def move_it_against_the_table_or_by_old_news(self, job: str, event: Event) -> None:
-        now, old = self.jobs.read(job), self.known[job]
-        for seen in (now, old):
-            if (seen.state, event) not in TRANSITIONS or seen.version != now.version:
+    @rule(job=job_ids, event=st.sampled_from(Event))
+    def apply_an_invalid_or_stale_event(self, job: str, event: Event) -> None:
+        current, first = self.jobs.read(job), self.first_versions[job]
+        for before in (current, first):
+            if (before.state, event) not in TRANSITIONS or before.version != current.version:
                 with pytest.raises(Conflict):
-                    self.jobs.record(seen, event, reason="no", now=5.0)
-        assert self.jobs.read(job) == now
+                    self.jobs.record(before, event, reason="no", now=5.0)
+        assert self.jobs.read(job) == current
 
-    @rule(job=consumes(jobs_there))
+    @rule(job=consumes(job_ids))
     def delete(self, job: str) -> None:
-        was = self.jobs.read(job)
-        if was.state.is_final:
-            self.jobs.delete(was)
+        current = self.jobs.read(job)
+        if current.state.is_final:
+            self.jobs.delete(current)
             assert self.jobs.history(job) == []
         else:
             with pytest.raises(Conflict):
-                self.jobs.delete(was)
-        self.known.pop(job)
-        self.ended.pop(job, None)
+                self.jobs.delete(current)
+        self.first_versions.pop(job)
+        self.final_histories.pop(job, None)
 
     @invariant()
-    def every_history_is_one_life(self) -> None:
-        for job_id in self.known:
-            job, moves = self.jobs.read(job_id), self.jobs.history(job_id)
-            _check_moves(moves)
-            assert (moves[-1].state, job.state.is_final) == (job.state, job.ended is not None)
-            self._check_attempts(job, moves)
+    def every_history_is_valid(self) -> None:
+        for job_id in self.first_versions:
+            job, history = self.jobs.read(job_id), self.jobs.history(job_id)
+            _check_history(history)
+            assert (history[-1].state, job.state.is_final) == (job.state, job.ended_at is not None)
+            self._check_attempts(job, history)
             if job.state.is_final:
-                assert self.ended.setdefault(job_id, moves) == moves
+                assert self.final_histories.setdefault(job_id, history) == history
 
-    def _check_attempts(self, job: Job, moves: list[Move]) -> None:
+    def _check_attempts(self, job: Job, history: list[Transition]) -> None:
         attempts = self.jobs.attempts(job.id)
-        placed = sum(move.event == Event.PLACED for move in moves)
-        returned = sum(move.event == Event.RETURNED for move in moves)
-        assert [each.number for each in attempts] == list(range(1, placed - returned + 1))
-        at_work = [each.number for each in attempts if each.ended is None]
-        assert at_work == ([job.attempt] if job.state in LIVE else [])
+        placed = sum(transition.event == Event.PLACED for transition in history)
+        unplaced = sum(transition.event == Event.UNPLACED for transition in history)
+        assert [attempt.number for attempt in attempts] == list(range(1, placed - unplaced + 1))
+        live = [attempt.number for attempt in attempts if attempt.ended_at is None]
+        assert live == ([job.attempt] if job.state in LIVE else [])
         assert len(attempts) <= job.spec.retries + 1
 
 
 def _nothing(_: str) -> None: ...
 
 
-def _check_moves(moves: list[Move]) -> None:
-    assert (moves[0].event, moves[0].state) == (Event.SUBMITTED, JobState.QUEUED)
-    for before, after in itertools.pairwise(moves):
+def _check_history(history: list[Transition]) -> None:
+    assert (history[0].event, history[0].state) == (Event.SUBMITTED, JobState.QUEUED)
+    for before, after in itertools.pairwise(history):
         assert TRANSITIONS[before.state, Event(after.event)] is after.state
         assert before.version < after.version
-    assert sum(move.state.is_final for move in moves) <= 1
+    assert sum(transition.state.is_final for transition in history) <= 1

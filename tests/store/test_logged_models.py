@@ -1,4 +1,4 @@
-"""Models as runs logged them, in SQL."""
+"""Logged models in SQL."""
 
 import math
 from typing import Any
@@ -20,9 +20,9 @@ def logged(engine: Engine) -> LoggedModels:
     return LoggedModels(engine)
 
 
-def model(model_id: str = "m-1", now: int = 10, **known: Any) -> LoggedModel:
-    given: dict[str, Any] = {"experiment_id": "1", "name": "net", "location": "s3://x"} | known
-    return LoggedModel(id=model_id, created=now, changed=now, **given)
+def model(model_id: str = "m-1", now: int = 10, **fields: Any) -> LoggedModel:
+    defaults: dict[str, Any] = {"experiment_id": "1", "name": "net", "location": "s3://x"}
+    return LoggedModel(id=model_id, created_at=now, changed_at=now, **(defaults | fields))
 
 
 def log(logged: LoggedModels, *metrics: Metric, run_id: str = "r") -> None:
@@ -31,11 +31,11 @@ def log(logged: LoggedModels, *metrics: Metric, run_id: str = "r") -> None:
 
 
 def test_a_model_is_kept_with_its_params_and_tags(logged: LoggedModels) -> None:
-    made = model(
+    created = model(
         params={"lr": "0.1"}, tags={"k": "ü"}, run_id="r", job_id="j", type="net", message="m"
     )
-    logged.create(made)
-    assert logged.get("m-1") == made
+    logged.create(created)
+    assert logged.get("m-1") == created
 
 
 def test_a_model_needs_an_experiment(logged: LoggedModels) -> None:
@@ -43,8 +43,8 @@ def test_a_model_needs_an_experiment(logged: LoggedModels) -> None:
         logged.create(model(experiment_id="7"))
 
 
-def test_what_is_not_there_is_told(logged: LoggedModels) -> None:
-    for attempt in (
+def test_a_missing_model_is_reported(logged: LoggedModels) -> None:
+    for call in (
         lambda: logged.get("m-1"),
         lambda: logged.finalize("m-1", LoggedModelStatus.READY, now=1),
         lambda: logged.delete("m-1", now=1),
@@ -54,26 +54,26 @@ def test_what_is_not_there_is_told(logged: LoggedModels) -> None:
         lambda: log(logged, Metric("k", 1.0, 1, model_id="m-1")),
     ):
         with pytest.raises(NotFound, match="Logged model with ID 'm-1' not found"):
-            attempt()
+            call()
 
 
-def test_a_deleted_model_is_seen_only_if_asked_for(logged: LoggedModels) -> None:
+def test_a_deleted_model_is_returned_only_on_request(logged: LoggedModels) -> None:
     logged.create(model())
     logged.delete("m-1", now=20)
     with pytest.raises(NotFound):
         logged.get("m-1")
-    gone = logged.get("m-1", deleted=True)
-    assert (gone.stage, gone.changed) == (DELETED, 20)
+    deleted = logged.get("m-1", deleted=True)
+    assert (deleted.stage, deleted.changed_at) == (DELETED, 20)
 
 
 def test_a_model_is_finalized(logged: LoggedModels) -> None:
     logged.create(model())
-    ended = logged.finalize("m-1", LoggedModelStatus.FAILED, now=20)
-    assert (ended.status, ended.changed) == (LoggedModelStatus.FAILED, 20)
-    assert logged.get("m-1") == ended
+    finalized = logged.finalize("m-1", LoggedModelStatus.FAILED, now=20)
+    assert (finalized.status, finalized.changed_at) == (LoggedModelStatus.FAILED, 20)
+    assert logged.get("m-1") == finalized
 
 
-def test_tags_change_and_go(logged: LoggedModels) -> None:
+def test_tags_are_changed_and_deleted(logged: LoggedModels) -> None:
     logged.create(model(tags={"a": "1"}))
     logged.set_tags("m-1", {"a": "2", "b": "3"})
     logged.delete_tag("m-1", "b")
@@ -96,8 +96,8 @@ def test_metrics_come_back_with_their_runs(logged: LoggedModels) -> None:
     log(logged, first, Metric("other", 1.0, 1))
     log(logged, first, Metric("acc", math.inf, 2, 1, "m-1"))
     log(logged, Metric("acc", 0.75, 1, 0, "m-1"), run_id="s")
-    found = logged.get("m-1").metrics
-    assert sorted(found) == [
+    metrics = logged.get("m-1").metrics
+    assert sorted(metrics) == [
         ModelMetric("r", first),
         ModelMetric("r", Metric("acc", math.inf, 2, 1, "m-1")),
         ModelMetric("s", Metric("acc", 0.75, 1, 0, "m-1")),
@@ -106,11 +106,11 @@ def test_metrics_come_back_with_their_runs(logged: LoggedModels) -> None:
     assert math.isnan(logged.get("m-1").metrics[-1].metric.value)
 
 
-def test_many_are_loaded_in_the_order_asked_for(logged: LoggedModels) -> None:
+def test_models_are_loaded_in_the_requested_order(logged: LoggedModels) -> None:
     for name in ("m-1", "m-2", "m-3"):
         logged.create(model(name, tags={"of": name}))
-    assert [each.id for each in logged.load(["m-3", "m-9", "m-1"])] == ["m-3", "m-1"]
-    assert [each.tags["of"] for each in logged.load(["m-2", "m-1"])] == ["m-2", "m-1"]
+    assert [loaded.id for loaded in logged.load(["m-3", "m-9", "m-1"])] == ["m-3", "m-1"]
+    assert [loaded.tags["of"] for loaded in logged.load(["m-2", "m-1"])] == ["m-2", "m-1"]
     assert logged.load([]) == []
 
 
@@ -118,14 +118,12 @@ def test_a_runs_models_come_newest_first(logged: LoggedModels) -> None:
     for number, run_id in ((1, "r"), (2, "r"), (3, "s"), (4, "r")):
         logged.create(model(f"m-{number}", now=number, run_id=run_id))
     logged.delete("m-4", now=9)
-    assert [each.id for each in logged.made_by("r")] == ["m-2", "m-1"]
+    assert [loaded.id for loaded in logged.made_by("r")] == ["m-2", "m-1"]
 
 
-@pytest.mark.parametrize("nonsense", ["{", "7", ""])
-def test_what_a_client_wrote_about_versions_may_be_nonsense(
-    logged: LoggedModels, nonsense: str
-) -> None:
-    logged.create(model(tags={VERSIONS_TAG: nonsense}))
+@pytest.mark.parametrize("invalid", ["{", "7", ""])
+def test_an_invalid_tag_of_versions_is_replaced(logged: LoggedModels, invalid: str) -> None:
+    logged.create(model(tags={VERSIONS_TAG: invalid}))
     with writing(logged.engine) as db:
         note_version(db, "m-1", "net", 1)
         note_version(db, "m-1", "net", 1)

@@ -1,4 +1,4 @@
-"""The registry in SQL: numbers, aliases, stages, lineage, and files of versions."""
+"""The model registry in SQL: numbers, aliases, stages, lineage, and files of versions."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, insert, select
 
-from retarget.core.errors import Conflict, Invalid, NotFound
+from retarget.core.errors import Conflict, Forbidden, Invalid, NotFound
 from retarget.core.jobs import Output
 from retarget.core.models import Lineage, LoggedModel, Model, ModelVersion
 from retarget.store.engine import reading, writing
@@ -26,9 +26,9 @@ def models(engine: Engine) -> Models:
     return Models(engine)
 
 
-def draft(name: str = "net", now: int = 20, **known: Any) -> ModelVersion:
-    given: dict[str, Any] = {"source": "s3://bucket/model", "location": "s3://bucket/model"} | known
-    return ModelVersion(name=name, created=now, changed=now, **given)
+def draft(name: str = "net", now: int = 20, **fields: Any) -> ModelVersion:
+    defaults: dict[str, Any] = {"source": "s3://bucket/model", "location": "s3://bucket/model"}
+    return ModelVersion(name=name, created_at=now, changed_at=now, **(defaults | fields))
 
 
 def paths(engine: Engine) -> set[str]:
@@ -41,15 +41,17 @@ def create(models: Models, name: str = "net", tags: Mapping[str, str] | None = N
 
 
 def test_a_model_is_kept_with_its_tags(models: Models) -> None:
-    made = models.create("net", "ünïcode", {"a": "1", "b": ""}, now=10)
+    created = models.create("net", "ünïcode", {"a": "1", "b": ""}, now=10)
     tags = {"a": "1", "b": ""}
-    assert made == Model(name="net", description="ünïcode", created=10, changed=10, tags=tags)
-    assert models.get("net") == made
+    assert created == Model(
+        name="net", description="ünïcode", created_at=10, changed_at=10, tags=tags
+    )
+    assert models.get("net") == created
     models.set_tag("net", "a", "2")
     models.delete_tag("net", "b")
     models.delete_tag("net", "b")
     assert models.get("net").tags == {"a": "2"}
-    assert models.get("net").changed == 10
+    assert models.get("net").changed_at == 10
 
 
 def test_a_name_is_taken_once(models: Models) -> None:
@@ -62,8 +64,8 @@ def test_a_name_is_taken_once(models: Models) -> None:
     assert [model.name for model in models.list()] == ["net", "other"]
 
 
-def test_what_is_not_there_is_told(models: Models) -> None:
-    attempts: list[Callable[[], Any]] = [
+def test_a_missing_model_or_version_is_reported(models: Models) -> None:
+    calls_for_models: list[Callable[[], Any]] = [
         lambda: models.get("net"),
         lambda: models.rename("net", "x", now=1),
         lambda: models.describe("net", "x", now=1),
@@ -75,11 +77,11 @@ def test_what_is_not_there_is_told(models: Models) -> None:
         lambda: models.versions("net"),
         lambda: models.add_version(draft()),
     ]
-    for attempt in attempts:
+    for call in calls_for_models:
         with pytest.raises(NotFound, match="Registered Model with name=net not found"):
-            attempt()
+            call()
     create(models)
-    of_versions: list[Callable[[], Any]] = [
+    calls_for_versions: list[Callable[[], Any]] = [
         lambda: models.get_version("net", 1),
         lambda: models.set_alias("net", "k", 1),
         lambda: models.describe_version("net", 1, "x", now=1),
@@ -88,9 +90,9 @@ def test_what_is_not_there_is_told(models: Models) -> None:
         lambda: models.set_version_tag("net", 1, "k", "v"),
         lambda: models.delete_version_tag("net", 1, "k"),
     ]
-    for attempt in of_versions:
+    for call in calls_for_versions:
         with pytest.raises(NotFound, match=r"Model Version \(name=net, version=1\) not found"):
-            attempt()
+            call()
 
 
 def test_a_renamed_model_takes_everything_with_it(models: Models) -> None:
@@ -98,9 +100,9 @@ def test_a_renamed_model_takes_everything_with_it(models: Models) -> None:
     models.add_version(draft(tags={"k": "v"}))
     models.set_alias("net", "best", 1)
     renamed = models.rename("net", "nät", now=30)
-    assert (renamed.name, renamed.changed, renamed.tags) == ("nät", 30, {"a": "1"})
+    assert (renamed.name, renamed.changed_at, renamed.tags) == ("nät", 30, {"a": "1"})
     version = models.by_alias("nät", "best")
-    assert (version.name, version.tags, version.changed) == ("nät", {"k": "v"}, 30)
+    assert (version.name, version.tags, version.changed_at) == ("nät", {"k": "v"}, 30)
     with pytest.raises(NotFound):
         models.get("net")
     assert models.add_version(draft("nät")).version == 2
@@ -115,15 +117,15 @@ def test_a_version_is_kept_with_its_lineage(models: Models) -> None:
         environment="e" * 32,
         metrics={"loss": 0.25, "bad": "NaN", "step": 3.0},
     )
-    made = models.add_version(draft(lineage=lineage, run_id="j", tags={"k": "v"}, description="d"))
-    assert made.version == 1
-    assert models.get_version("net", 1) == made
-    assert made.lineage == lineage
-    assert models.get("net").changed == 20
+    added = models.add_version(draft(lineage=lineage, run_id="j", tags={"k": "v"}, description="d"))
+    assert added.version == 1
+    assert models.get_version("net", 1) == added
+    assert added.lineage == lineage
+    assert models.get("net").changed_at == 20
     assert models.snapshots() == {"f" * 64}
 
 
-def test_a_number_is_never_given_again(models: Models) -> None:
+def test_a_number_is_never_used_again(models: Models) -> None:
     create(models)
     for number in (1, 2):
         assert models.add_version(draft()).version == number
@@ -132,17 +134,17 @@ def test_a_number_is_never_given_again(models: Models) -> None:
     assert [version.version for version in models.versions("net")] == [3, 1]
 
 
-def test_versions_at_the_same_moment_get_numbers_of_their_own(
+def test_concurrent_versions_get_different_numbers(
     models: Models, other: Engine, race: Callable[[list[Callable[[], Any]]], list[Any]]
 ) -> None:
     servers = [models, Models(other)]
-    racers = [lambda each=each: each.add_version(draft(), make=True) for each in servers * 5]
-    made = race(list(racers))
-    assert sorted(version.version for version in made) == list(range(1, 11))
+    racers = [lambda s=server: s.add_version(draft(), make=True) for server in servers * 5]
+    added = race(list(racers))
+    assert sorted(version.version for version in added) == list(range(1, 11))
     assert len(models.versions("net")) == 10
 
 
-def test_an_alias_means_one_version(models: Models) -> None:
+def test_an_alias_points_to_one_version(models: Models) -> None:
     create(models)
     for _ in range(2):
         models.add_version(draft())
@@ -178,29 +180,33 @@ def test_each_stage_has_its_latest(models: Models) -> None:
         models.move("net", version, stage, now=30 + version)
     latest = {version.stage: version.version for version in models.latest("net")}
     assert latest == {"None": 5, "Production": 3, "Staging": 4}
-    assert [each.version for each in models.latest("net", ["Production"])] == [3]
-    assert models.get("net").changed == 34
+    assert [version.version for version in models.latest("net", ["Production"])] == [3]
+    assert models.get("net").changed_at == 34
     moved = models.move("net", 5, "Production", now=40, archive=True)
-    assert (moved.stage, moved.changed) == ("Production", 40)
+    assert (moved.stage, moved.changed_at) == ("Production", 40)
     stages = {version.version: version.stage for version in models.versions("net")}
     assert stages == {1: "None", 2: "Archived", 3: "Archived", 4: "Staging", 5: "Production"}
     with pytest.raises(Invalid, match="'Archived' is not an Active stage"):
         models.move("net", 5, "Archived", now=40, archive=True)
 
 
-def test_tags_and_words_of_a_version_change(models: Models) -> None:
+def test_tags_and_the_description_of_a_version_change(models: Models) -> None:
     create(models)
     models.add_version(draft(tags={"k": "v"}))
     models.set_version_tag("net", 1, "k", "w")
     models.set_version_tag("net", 1, "x", "")
     models.delete_version_tag("net", 1, "k")
     models.delete_version_tag("net", 1, "k")
-    said = models.describe_version("net", 1, "better", now=50)
-    assert (said.description, said.changed, said.tags) == ("better", 50, {"x": ""})
-    assert models.describe("net", "all", now=60).changed == 60
+    described = models.describe_version("net", 1, "better", now=50)
+    assert (described.description, described.changed_at, described.tags) == (
+        "better",
+        50,
+        {"x": ""},
+    )
+    assert models.describe("net", "all", now=60).changed_at == 60
 
 
-def test_many_are_loaded_in_the_order_asked_for(models: Models) -> None:
+def test_models_and_versions_are_loaded_in_the_requested_order(models: Models) -> None:
     for name in ("b", "a", "c"):
         create(models, name)
         models.add_version(draft(name, tags={"of": name}))
@@ -212,7 +218,9 @@ def test_many_are_loaded_in_the_order_asked_for(models: Models) -> None:
     assert [version.name for version in models.load_versions(many)] == ["b"]
 
 
-def test_a_deleted_model_leaves_nothing_and_begins_anew(models: Models, engine: Engine) -> None:
+def test_a_deleted_model_leaves_nothing_and_can_be_created_again(
+    models: Models, engine: Engine
+) -> None:
     create(models, tags={"a": "1"})
     folder = "mlflow-artifacts:/registry/one"
     models.add_version(draft(location=folder), FILES)
@@ -220,11 +228,13 @@ def test_a_deleted_model_leaves_nothing_and_begins_anew(models: Models, engine: 
     assert paths(engine) == {"registry/one/MLmodel", "registry/one/data/50%_x"}
     models.delete("net")
     assert paths(engine) == set()
-    assert create(models) == Model(name="net", created=10, changed=10)
+    assert create(models) == Model(name="net", created_at=10, changed_at=10)
     assert models.add_version(draft()).version == 1
 
 
-def test_files_go_with_the_last_version_that_has_them(models: Models, engine: Engine) -> None:
+def test_files_are_removed_with_the_last_version_that_uses_them(
+    models: Models, engine: Engine
+) -> None:
     create(models)
     with writing(engine) as db:
         row = {"path": "registry/one-more/x", "size": 1, "digest": "c" * 64}
@@ -242,14 +252,33 @@ def test_files_go_with_the_last_version_that_has_them(models: Models, engine: En
     assert paths(engine) == others
 
 
-def test_a_logged_model_is_told_its_versions(models: Models, engine: Engine) -> None:
+def test_a_logged_model_is_tagged_with_its_versions(models: Models, engine: Engine) -> None:
     experiment = Experiments(engine).create("e", "", {}, now=1)
     logged = LoggedModels(engine)
-    facts: dict[str, Any] = {"experiment_id": experiment.id, "name": "m", "location": "x"}
-    logged.create(LoggedModel(id="m-1", created=1, changed=1, **facts))
+    fields: dict[str, Any] = {"experiment_id": experiment.id, "name": "m", "location": "x"}
+    logged.create(LoggedModel(id="m-1", created_at=1, changed_at=1, **fields))
     create(models)
     models.add_version(draft(model_id="m-1"))
     models.add_version(draft(model_id="m-1"))
     models.add_version(draft(model_id="m-gone"))
-    told = logged.get("m-1").tags[VERSIONS_TAG]
-    assert told == '[{"name": "net", "version": 1}, {"name": "net", "version": 2}]'
+    tag = logged.get("m-1").tags[VERSIONS_TAG]
+    assert tag == '[{"name": "net", "version": 1}, {"name": "net", "version": 2}]'
+
+
+def test_a_job_changes_only_a_model_that_is_all_its_own(models: Models) -> None:
+    models.create("net", "", {}, now=10, by_job="j1")
+    models.add_version(draft(created_by_job="j1"))
+    models.add_version(draft(created_by_job="j1"))
+    with pytest.raises(Forbidden, match="'net': it was not created by this job"):
+        models.rename("net", "new", now=11, by_job="j2")
+    with pytest.raises(Forbidden, match="version 1 of model 'net': it was not created by this"):
+        models.delete_version("net", 1, now=11, by_job="j2")
+    models.delete_version("net", 1, now=11, by_job="j1")
+    models.rename("net", "new", now=12, by_job="j1")
+    models.add_version(draft("new", lineage=Lineage(job_id="j1")))  # by a user, of the job's files
+    with pytest.raises(Forbidden, match="'new': it has versions that this job did not create"):
+        models.delete("new", by_job="j1")
+    models.delete_version("new", 3, now=13)
+    models.delete("new", by_job="j1")
+    with pytest.raises(NotFound):
+        models.delete("new", by_job="j1")

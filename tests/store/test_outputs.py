@@ -1,4 +1,4 @@
-"""Outputs in SQL: what each attempt left, by path."""
+"""Outputs in SQL: the files of each attempt, by path."""
 
 from collections.abc import Callable
 
@@ -30,12 +30,12 @@ def test_a_file_written_again_replaces_the_first(outputs: Outputs, add: Callable
     assert outputs.list(job.id, 1) == [Output(path="outputs/a", size=2, digest="e")]
 
 
-def test_a_job_that_is_not_there_is_told(outputs: Outputs) -> None:
+def test_a_missing_job_is_reported(outputs: Outputs) -> None:
     with pytest.raises(NotFound, match="no job 'x'"):
         outputs.put("x", 1, Output(path="outputs/a", size=1, digest="d"))
 
 
-def test_a_file_is_removed_once_and_again(outputs: Outputs, add: Callable[..., Job]) -> None:
+def test_removing_a_file_twice_is_not_an_error(outputs: Outputs, add: Callable[..., Job]) -> None:
     job = add()
     outputs.put(job.id, 1, Output(path="outputs/a", size=1, digest="d"))
     outputs.put(job.id, 1, Output(path="outputs/b", size=1, digest="d"))

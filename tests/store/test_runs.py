@@ -1,4 +1,4 @@
-"""Runs in SQL: what is logged, once, and read back; a job's run follows its job."""
+"""Runs in SQL: logging, reading back, and the runs of jobs."""
 
 import math
 from collections.abc import Callable
@@ -30,22 +30,27 @@ def metrics(engine: Engine) -> Metrics:
 
 
 def _run(run_id: str = "r1", **changes: Any) -> Run:
-    known: dict[str, Any] = {"id": run_id, "experiment_id": "0", "name": f"run {run_id}"}
-    known |= {"user": "me", "status": RunStatus.RUNNING, "started": 5}
-    return Run.model_validate(known | {"location": f"mlflow-artifacts:/0/{run_id}"} | changes)
+    fields: dict[str, Any] = {"id": run_id, "experiment_id": "0", "name": f"run {run_id}"}
+    fields |= {"user": "me", "status": RunStatus.RUNNING, "started_at": 5}
+    return Run.model_validate(fields | {"location": f"mlflow-artifacts:/0/{run_id}"} | changes)
 
 
 def test_a_run_comes_back_as_it_was_logged(runs: Runs) -> None:
     runs.create(_run(tags={"a": "b"}))
     runs.log("r1", [Metric("acc", 0.5, 10, 1)], {"lr": "0.1"}, {"t": "é"})
-    found = runs.get("r1")
-    assert found.metrics == (Metric("acc", 0.5, 10, 1),)
-    assert found.params == {"lr": "0.1"}
-    assert found.tags == {"a": "b", "t": "é", "mlflow.runName": "run r1"}
-    assert (found.status, found.started, found.ended, found.job_id) == ("RUNNING", 5, None, None)
+    run = runs.get("r1")
+    assert run.metrics == (Metric("acc", 0.5, 10, 1),)
+    assert run.params == {"lr": "0.1"}
+    assert run.tags == {"a": "b", "t": "é", "mlflow.runName": "run r1"}
+    assert (run.status, run.started_at, run.ended_at, run.job_id) == (
+        "RUNNING",
+        5,
+        None,
+        None,
+    )
 
 
-def test_runs_are_loaded_in_the_order_asked_for(runs: Runs) -> None:
+def test_runs_are_loaded_in_the_requested_order(runs: Runs) -> None:
     for name in ("a", "b", "c"):
         runs.create(_run(name))
         runs.log(name, [Metric("m", ord(name), 1, 1)])
@@ -54,7 +59,7 @@ def test_runs_are_loaded_in_the_order_asked_for(runs: Runs) -> None:
     assert runs.load([]) == []
 
 
-def test_the_latest_point_is_that_of_the_highest_step_then_time_then_value(runs: Runs) -> None:
+def test_the_latest_point_has_the_highest_step_then_time_then_value(runs: Runs) -> None:
     runs.create(_run())
     for metric in (
         Metric("m", 1.0, 50, 3),
@@ -67,13 +72,17 @@ def test_the_latest_point_is_that_of_the_highest_step_then_time_then_value(runs:
     assert runs.get("r1").metrics == (Metric("m", 2.0, 60, 3),)
 
 
-def test_what_is_sent_again_changes_nothing(runs: Runs, metrics: Metrics) -> None:
+def test_logging_a_batch_again_changes_nothing(runs: Runs, metrics: Metrics) -> None:
     runs.create(_run())
     batch = [Metric("m", value, 1, step) for step, value in enumerate((1.0, math.nan, math.inf))]
     for _ in range(3):
         runs.log("r1", [*batch, *batch], {"p": "1"}, {"t": "1"})
-    found = metrics.history("r1", "m", most=100)
-    assert [(each.step, str(each.value)) for each in found] == [(0, "1.0"), (1, "nan"), (2, "inf")]
+    points = metrics.history("r1", "m", limit=100)
+    assert [(point.step, str(point.value)) for point in points] == [
+        (0, "1.0"),
+        (1, "nan"),
+        (2, "inf"),
+    ]
     assert str(runs.get("r1").metrics[0].value) == "inf"
 
 
@@ -86,12 +95,12 @@ def test_a_param_keeps_its_value_and_a_refused_batch_leaves_nothing(
         runs.log("r1", [Metric("m", 1, 1, 1)], {"p": "2"}, {"t": "x"})
     with pytest.raises(Invalid, match="Params were already logged="):
         runs.log("r1", params={"p": "2", "q": "2"})
-    found = runs.get("r1")
-    assert (found.params, found.metrics, "t" in found.tags) == ({"p": "1"}, (), False)
-    assert metrics.history("r1", "m", most=9) == []
+    run = runs.get("r1")
+    assert (run.params, run.metrics, "t" in run.tags) == ({"p": "1"}, (), False)
+    assert metrics.history("r1", "m", limit=9) == []
 
 
-def test_a_deleted_run_takes_nothing_until_it_is_restored(runs: Runs) -> None:
+def test_a_deleted_run_refuses_metrics_until_it_is_restored(runs: Runs) -> None:
     runs.create(_run())
     runs.delete("r1", now=7)
     with pytest.raises(Invalid, match="must be in the 'active' state"):
@@ -101,14 +110,14 @@ def test_a_deleted_run_takes_nothing_until_it_is_restored(runs: Runs) -> None:
     assert len(runs.get("r1").metrics) == 1
 
 
-def test_a_run_that_is_not_there_is_told(runs: Runs, metrics: Metrics) -> None:
+def test_a_missing_run_is_reported(runs: Runs, metrics: Metrics) -> None:
     for action in (
         lambda: runs.get("x"),
         lambda: runs.log("x", [Metric("m", 1, 1, 1)]),
         lambda: runs.delete("x", now=1),
         lambda: runs.owner("x"),
         lambda: runs.update("x", {"status": "FINISHED"}),
-        lambda: metrics.history("x", "m", most=1),
+        lambda: metrics.history("x", "m", limit=1),
     ):
         with pytest.raises(NotFound, match="Run with id=x not found"):
             action()
@@ -127,32 +136,32 @@ def test_the_name_of_a_run_is_a_tag_too(runs: Runs) -> None:
         runs.delete_tag("r1", "x")
 
 
-def test_inputs_are_noted_once(runs: Runs) -> None:
+def test_inputs_are_recorded_once(runs: Runs) -> None:
     runs.create(_run())
     runs.create(_run("r2"))
     dataset = Dataset(name="iris", digest="d", source_type="local", source="s", schema_="{}")
     for _ in range(2):
-        given = DatasetInput(dataset=dataset, tags={"mlflow.data.context": "train"})
-        runs.add_inputs("r1", [given, given], [ModelLink(model_id="m-1")])
+        dataset_input = DatasetInput(dataset=dataset, tags={"mlflow.data.context": "train"})
+        runs.add_inputs("r1", [dataset_input, dataset_input], [ModelLink(model_id="m-1")])
     runs.add_inputs("r2", [DatasetInput(dataset=dataset)], [])
     runs.add_outputs("r1", [ModelLink(model_id="m-2", step=4)])
-    found = runs.get("r1")
-    assert found.datasets == (DatasetInput(dataset=dataset, tags={"mlflow.data.context": "train"}),)
-    assert found.models_in == (ModelLink(model_id="m-1"),)
-    assert found.models_out == (ModelLink(model_id="m-2", step=4),)
+    run = runs.get("r1")
+    assert run.datasets == (DatasetInput(dataset=dataset, tags={"mlflow.data.context": "train"}),)
+    assert run.models_in == (ModelLink(model_id="m-1"),)
+    assert run.models_out == (ModelLink(model_id="m-2", step=4),)
     assert runs.get("r2").datasets == (DatasetInput(dataset=dataset),)
 
 
-def test_inputs_are_shown_in_the_order_they_were_logged_in(runs: Runs) -> None:
+def test_inputs_are_shown_in_the_order_of_logging(runs: Runs) -> None:
     runs.create(_run())
     names = ["c", "a", "d", "b"]
-    given = [
+    dataset_inputs = [
         DatasetInput(dataset=Dataset(name=name, digest="d", source_type="local", source="s"))
         for name in names
     ]
-    runs.add_inputs("r1", given[:3], [])
-    runs.add_inputs("r1", given, [])
-    assert [each.dataset.name for each in runs.get("r1").datasets] == names
+    runs.add_inputs("r1", dataset_inputs[:3], [])
+    runs.add_inputs("r1", dataset_inputs, [])
+    assert [item.dataset.name for item in runs.get("r1").datasets] == names
 
 
 def test_many_writers_lose_nothing(
@@ -167,7 +176,7 @@ def test_many_writers_lose_nothing(
 
     ends = race([lambda index=index: write(index) for index in range(len(writers))])
     assert ends == [None] * len(writers)
-    assert len(metrics.history("r1", "m", most=1000)) == 20 * len(writers)
+    assert len(metrics.history("r1", "m", limit=1000)) == 20 * len(writers)
     assert runs.get("r1").metrics == (Metric("m", 5.0, 1, 19),)
 
 
@@ -190,7 +199,7 @@ def test_a_sample_is_even_and_has_both_ends(
     except Conflict:
         return  # drawn twice
     runs.log(name, [Metric("m", value, time, step) for step, time, value in rows])
-    # what was kept, in the order of the steps; a NaN counts as 0 there
+    # the stored points by step; NaN is stored as 0
     kept = sorted(
         {
             (step, time, 0.0 if value != value else value, value != value)
@@ -199,30 +208,32 @@ def test_a_sample_is_even_and_has_both_ends(
     )
     size, longer = divmod(len(kept), most)
     starts = [index * size + min(index, longer) for index in range(most)] if size else []
-    wanted = [kept[start] for start in starts] if len(kept) > most else kept
+    expected = [kept[start] for start in starts] if len(kept) > most else kept
     if len(kept) > most:
-        wanted[-1] = kept[-1]
-    found = metrics.sampled(name, "m", most=most)
+        expected[-1] = kept[-1]
+    sample = metrics.sample(name, "m", max_points=most)
     assert [
-        (each.step, each.timestamp, 0.0 if each.value != each.value else each.value)
-        for each in found
-    ] == [row[:3] for row in wanted]
+        (point.step, point.logged_at, 0.0 if point.value != point.value else point.value)
+        for point in sample
+    ] == [row[:3] for row in expected]
 
 
-def test_histories_come_by_time_in_pages_in_parts_and_for_many(
+def test_histories_come_by_time_in_pages_in_batches_and_for_several_runs(
     runs: Runs, metrics: Metrics
 ) -> None:
     for name in ("r1", "r2"):
         runs.create(_run(name))
         runs.log(name, [Metric("m", step / 2, 100 - step, step) for step in range(12)])
-    times = [each.timestamp for each in metrics.history("r1", "m", most=5, skip=2)]
+    times = [point.logged_at for point in metrics.history("r1", "m", limit=5, offset=2)]
     assert times == [91, 92, 93, 94, 95]
-    assert [m.step for part in metrics.every("r1", "m") for m in part] == list(range(11, -1, -1))
-    found = metrics.bulk(["r2", "r1", "x"], "m", most=14)
-    assert [run_id for run_id, _ in found] == ["r1"] * 12 + ["r2"] * 2
-    assert [m.step for m in metrics.sampled("r1", "m", most=99, steps=(3, 5))] == [3, 4, 5]
-    assert metrics.history("r1", "other", most=5) == []
-    assert list(metrics.every("r1", "other")) == []
+    assert [m.step for batch in metrics.iterate("r1", "m") for m in batch] == list(
+        range(11, -1, -1)
+    )
+    points = metrics.history_of_runs(["r2", "r1", "x"], "m", limit=14)
+    assert [run_id for run_id, _ in points] == ["r1"] * 12 + ["r2"] * 2
+    assert [m.step for m in metrics.sample("r1", "m", max_points=99, steps=(3, 5))] == [3, 4, 5]
+    assert metrics.history("r1", "other", limit=5) == []
+    assert list(metrics.iterate("r1", "other")) == []
 
 
 @pytest.mark.parametrize(
@@ -242,9 +253,9 @@ def test_a_jobs_run_follows_its_job(
     status: RunStatus,
 ) -> None:
     job = add(experiment="vision")
-    found = runs.get(job.id)
-    assert (found.status, found.name, found.job_id) == (RunStatus.SCHEDULED, job.name, job.id)
-    assert Experiments(runs.engine).get(found.experiment_id).name == "vision"
+    run = runs.get(job.id)
+    assert (run.status, run.name, run.job_id) == (RunStatus.SCHEDULED, job.name, job.id)
+    assert Experiments(runs.engine).get(run.experiment_id).name == "vision"
     job = _running(jobs, place(job))
     assert runs.get(job.id).status is RunStatus.RUNNING
     if event is Event.STOPPED:
@@ -252,17 +263,17 @@ def test_a_jobs_run_follows_its_job(
     if event is Event.SUCCEEDED:
         job = jobs.record(job, Event.EXITED, reason="", now=70.0)
     jobs.record(job, event, reason="", now=80.0)
-    assert (runs.get(job.id).status, runs.get(job.id).ended) == (status, 80_000)
+    assert (runs.get(job.id).status, runs.get(job.id).ended_at) == (status, 80_000)
 
 
-def test_what_the_client_says_of_a_run_stays_when_the_job_fails(
+def test_the_status_that_a_client_set_stays_when_the_job_fails(
     jobs: Jobs, runs: Runs, add: Callable[..., Job], place: Callable[[Job], Job]
 ) -> None:
     job = _running(jobs, place(add()))
-    runs.update(job.id, {"status": RunStatus.FINISHED, "ended": 61_000})
+    runs.update(job.id, {"status": RunStatus.FINISHED, "ended_at": 61_000})
     job = jobs.record(job, Event.FAILED, reason="exit code 1", now=80.0)
     assert job.state is JobState.FAILED
-    assert (runs.get(job.id).status, runs.get(job.id).ended) == (RunStatus.FINISHED, 61_000)
+    assert (runs.get(job.id).status, runs.get(job.id).ended_at) == (RunStatus.FINISHED, 61_000)
     jobs.delete(job)
     with pytest.raises(NotFound):
         runs.get(job.id)
@@ -270,4 +281,4 @@ def test_what_the_client_says_of_a_run_stays_when_the_job_fails(
 
 def _running(jobs: Jobs, job: Job) -> Job:
     job = jobs.record(job, Event.PREPARING, reason="", now=55.0)
-    return jobs.record(job, Event.STARTED, reason="", now=60.0, attempt={"started": 60.0})
+    return jobs.record(job, Event.STARTED, reason="", now=60.0, attempt={"started_at": 60.0})

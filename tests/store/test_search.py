@@ -1,4 +1,4 @@
-"""Searches for runs, each way the store may go about them, beside the same done in plain Python."""
+"""Searches for runs: every query strategy returns the same as plain Python."""
 
 import math
 import operator
@@ -14,18 +14,18 @@ from sqlalchemy import Engine
 from retarget.core.filters import Clause, Order, Search
 from retarget.core.grammars import Kind
 from retarget.core.tracking import ACTIVE, Metric, Run, RunStatus
-from retarget.store.run_search import Scope, Sizes
+from retarget.store.run_search import Scope, Thresholds
 from retarget.store.runs import Runs
 from retarget.store.search import Searches
 
-SIZES = [
-    Sizes(),  # few: each run is asked
-    Sizes(few=0, some=1_000, many=2_000),  # sets of ids are made
-    Sizes(few=0, some=0, many=20),  # what many have is asked of each, in the order of a value
-    Sizes(few=0, some=0, many=0),
-    Sizes(few=3, some=5, many=9),
+THRESHOLDS = [
+    Thresholds(),  # every run is tested
+    Thresholds(few=0, some=1_000, many=2_000),  # sets of ids are built
+    Thresholds(few=0, some=0, many=20),  # runs are tested in the order of a value
+    Thresholds(few=0, some=0, many=0),
+    Thresholds(few=3, some=5, many=9),
 ]
-EVERYWHERE = Scope([0], [ACTIVE])
+SCOPE = Scope([0], [ACTIVE])
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -37,23 +37,23 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def make(number: int) -> Run:
-    """Return a run that is unlike the others in some ways and like many in others."""
+    """Return a run that shares some values with other runs and differs in others."""
     values = [0.0, 0.5, -1.0, math.nan, math.inf, 2.0]
     metrics = {"acc": values[number % 6], "loss": float(number // 4)}
-    words = ["a", "b", "ab", "B", "a%", "a_b", ""]
+    strings = ["a", "b", "ab", "B", "a%", "a_b", ""]
     return Run(
         id=f"{(number * 7919) % 1000:03}",
         experiment_id="0",
-        name=words[number % 3],
+        name=strings[number % 3],
         user="me",
         status=list(RunStatus)[number % 3],
-        started=100 + number // 2,
+        started_at=100 + number // 2,
         location=f"mlflow-artifacts:/0/{number}",
         metrics=tuple(
             Metric(key, value, 1, 1) for key, value in metrics.items() if number % 5 or key != "acc"
         ),
-        params={"lr": words[number % 6], **({"rare": "yes"} if number % 11 == 0 else {})},
-        tags={"t": words[number % 7], "mlflow.runName": words[number % 3]},
+        params={"lr": strings[number % 6], **({"rare": "yes"} if number % 11 == 0 else {})},
+        tags={"t": strings[number % 7], "mlflow.runName": strings[number % 3]},
     )
 
 
@@ -61,38 +61,38 @@ RUNS = [make(number) for number in range(60)]
 
 
 def holds(run: Run, clause: Clause) -> bool:
-    found, op = value(run, clause.kind, clause.key), clause.op
+    actual, op = value(run, clause.kind, clause.key), clause.op
     if op in NULLS:
-        return (found is None) == (op == "IS NULL")
-    if found is None:
+        return (actual is None) == (op == "IS NULL")
+    if actual is None:
         return False
     if op in ("LIKE", "ILIKE"):
-        parts = [{"%": ".*", "_": "."}.get(each, re.escape(each)) for each in str(clause.value)]
+        regex = [{"%": ".*", "_": "."}.get(char, re.escape(char)) for char in str(clause.value)]
         ignore = re.IGNORECASE if op == "ILIKE" else 0
-        return re.fullmatch("".join(parts), str(found), re.DOTALL | ignore) is not None
-    return OPERATORS[op](found, clause.value)
+        return re.fullmatch("".join(regex), str(actual), re.DOTALL | ignore) is not None
+    return OPERATORS[op](actual, clause.value)
 
 
 def value(run: Run, kind: Kind, key: str) -> Any:
     if kind == Kind.METRIC:
         return next((metric.value for metric in run.metrics if metric.key == key), None)
     if kind == Kind.ATTRIBUTE:
-        return {"status": run.status.value, "start_time": run.started, "run_name": run.name}[key]
+        return {"status": run.status.value, "start_time": run.started_at, "run_name": run.name}[key]
     return (run.params if kind == Kind.PARAM else run.tags).get(key)
 
 
 def expected(search: Search) -> list[str]:
-    found = [run for run in RUNS if all(holds(run, clause) for clause in search.clauses)]
-    found.sort(key=lambda run: run.id)
+    matches = [run for run in RUNS if all(holds(run, clause) for clause in search.clauses)]
+    matches.sort(key=lambda run: run.id)
     if not any(order.key == "start_time" for order in search.orders):
-        found.sort(key=lambda run: -(run.started or 0))
+        matches.sort(key=lambda run: -(run.started_at or 0))
     for order in reversed(search.orders):
-        found = ordered(found, order)
-    return [run.id for run in found[search.offset : search.offset + search.limit + 1]]
+        matches = ordered(matches, order)
+    return [run.id for run in matches[search.offset : search.offset + search.limit + 1]]
 
 
 def ordered(runs: list[Run], order: Order) -> list[Run]:
-    """Sort by one value, equal ones as they are; NaN comes after numbers, and nothing last."""
+    """Sort stably by one value. NaN comes after numbers, and a missing value last."""
 
     def of(run: Run) -> Any:
         return value(run, order.kind, order.key)
@@ -102,7 +102,7 @@ def ordered(runs: list[Run], order: Order) -> list[Run]:
 
     groups = [[run for run in runs if group(run) == number] for number in range(3)]
     groups[0].sort(key=of, reverse=not order.ascending)
-    return [run for each in groups for run in each]
+    return [run for group_runs in groups for run in group_runs]
 
 
 def _compare(named: tuple[Kind, str], op: str, word: str | None) -> Clause:
@@ -171,14 +171,16 @@ def filled(engine: Engine) -> Engine:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(search=_searches, sizes=st.sampled_from(SIZES))
-def test_every_way_finds_the_same(filled: Engine, search: Search, sizes: Sizes) -> None:
-    assert Searches(filled, sizes).runs(search, EVERYWHERE) == expected(search)
+@given(search=_searches, thresholds=st.sampled_from(THRESHOLDS))
+def test_every_strategy_finds_the_same(
+    filled: Engine, search: Search, thresholds: Thresholds
+) -> None:
+    assert Searches(filled, thresholds).runs(search, SCOPE) == expected(search)
 
 
-def test_runs_elsewhere_are_not_found(filled: Engine) -> None:
-    for sizes in SIZES:
-        searches = Searches(filled, sizes)
+def test_runs_outside_the_scope_are_not_found(filled: Engine) -> None:
+    for thresholds in THRESHOLDS:
+        searches = Searches(filled, thresholds)
         best = Search(orders=(Order(Kind.METRIC, "acc", False),))
         for scope in (Scope([1], [ACTIVE]), Scope([0], ["deleted"]), Scope([], [ACTIVE])):
             assert searches.runs(best, scope) == []

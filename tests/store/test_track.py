@@ -1,4 +1,4 @@
-"""Track files in SQL: what they say and how far they are taken in, in one transaction."""
+"""Track files in SQL: lines are logged, and the size advances, in one transaction."""
 
 import json
 from collections.abc import Callable
@@ -45,10 +45,10 @@ def test_what_is_taken_in_is_counted_and_logged(
     run = Runs(engine).get(job.id)
     assert run.params == {"lr": "0.1"}
     assert run.tags["stage"] == "dev"
-    assert Metrics(engine).history(job.id, "loss", most=10) == points(5)
+    assert Metrics(engine).history(job.id, "loss", limit=10) == points(5)
 
 
-def test_what_comes_again_is_not_taken_in_again(
+def test_lines_that_are_sent_again_are_not_taken_in_again(
     track: TrackFiles, engine: Engine, job: Job
 ) -> None:
     file = file_of(job)
@@ -58,33 +58,35 @@ def test_what_comes_again_is_not_taken_in_again(
     assert track.take(file, (10, 40), job.id, Logged(points(9))) == []
     assert track.taken(*file) == 30
     assert Runs(engine).get(job.id).tags["stage"] == "changed since"
-    assert len(Metrics(engine).history(job.id, "loss", most=10)) == 3
+    assert len(Metrics(engine).history(job.id, "loss", limit=10)) == 3
 
 
-def test_files_count_for_themselves(track: TrackFiles, engine: Engine, job: Job) -> None:
+def test_each_file_has_its_size(track: TrackFiles, engine: Engine, job: Job) -> None:
     for number in range(3):
         file = file_of(job, f"{number}.jsonl")
         track.take(file, (0, number + 1), job.id, Logged(points(2, start=10 * number)))
     assert [track.taken(*file_of(job, f"{number}.jsonl")) for number in range(3)] == [1, 2, 3]
-    assert len(Metrics(engine).history(job.id, "loss", most=10)) == 6
+    assert len(Metrics(engine).history(job.id, "loss", limit=10)) == 6
 
 
-def test_a_param_keeps_its_first_value_and_that_is_told(
+def test_a_param_keeps_its_first_value_and_later_ones_are_reported(
     track: TrackFiles, engine: Engine, job: Job
 ) -> None:
     file = file_of(job)
     pairs = [("lr", "0.1"), ("depth", "3"), ("lr", "0.1"), ("lr", "0.2")]
     refused = track.take(file, (0, 30), job.id, Logged(params=pairs))
-    assert refused == ["param 'lr' stays '0.1'; the later '0.2' is left out"]
+    assert refused == ["param 'lr' keeps its value '0.1'; the later '0.2' is ignored"]
     later = Logged(points(1), [("lr", "0.3"), ("depth", "3"), ("seed", "7")])
     assert track.take(file, (30, 60), job.id, later) == [
-        "param 'lr' stays '0.1'; the later '0.3' is left out"
+        "param 'lr' keeps its value '0.1'; the later '0.3' is ignored"
     ]
     assert Runs(engine).get(job.id).params == {"lr": "0.1", "depth": "3", "seed": "7"}
-    assert len(Metrics(engine).history(job.id, "loss", most=10)) == 1
+    assert len(Metrics(engine).history(job.id, "loss", limit=10)) == 1
 
 
-def test_tables_are_listed_where_clients_look(track: TrackFiles, engine: Engine, job: Job) -> None:
+def test_tables_are_listed_in_the_tag_that_clients_read(
+    track: TrackFiles, engine: Engine, job: Job
+) -> None:
     Runs(engine).log(job.id, [], {}, {"mlflow.loggedArtifacts": '[{"path": "x", "type": "image"}]'})
     track.take(file_of(job), (0, 10), job.id, Logged(tables=["a.json"]))
     track.take(file_of(job), (10, 20), job.id, Logged(tables=["b.json", "a.json"]))
@@ -96,25 +98,27 @@ def test_tables_are_listed_where_clients_look(track: TrackFiles, engine: Engine,
     ]
 
 
-@pytest.mark.parametrize("odd", ["no JSON", '{"path": "x"}', "[]"])
-def test_a_list_of_tables_that_is_none_is_replaced(
-    track: TrackFiles, engine: Engine, job: Job, odd: str
+@pytest.mark.parametrize("invalid", ["no JSON", '{"path": "x"}', "[]"])
+def test_an_invalid_list_of_tables_is_replaced(
+    track: TrackFiles, engine: Engine, job: Job, invalid: str
 ) -> None:
-    Runs(engine).log(job.id, [], {}, {"mlflow.loggedArtifacts": odd})
+    Runs(engine).log(job.id, [], {}, {"mlflow.loggedArtifacts": invalid})
     track.take(file_of(job), (0, 10), job.id, Logged(tables=["a.json"]))
     listed = json.loads(Runs(engine).get(job.id).tags["mlflow.loggedArtifacts"])
     assert listed == [{"path": "a.json", "type": "table"}]
 
 
-def test_a_deleted_run_holds_up_nothing(track: TrackFiles, engine: Engine, job: Job) -> None:
+def test_a_deleted_run_does_not_block_its_files(
+    track: TrackFiles, engine: Engine, job: Job
+) -> None:
     Runs(engine).delete(job.id, now=1)
     (refused,) = track.take(file_of(job), (0, 30), job.id, Logged(points(3)))
     assert "must be in the 'active' state" in refused
     assert track.taken(*file_of(job)) == 30
-    assert Metrics(engine).history(job.id, "loss", most=10) == []
+    assert Metrics(engine).history(job.id, "loss", limit=10) == []
 
 
-def test_more_metrics_than_a_statement_can_name(
+def test_more_metrics_than_fit_into_one_statement(
     track: TrackFiles, engine: Engine, job: Job
 ) -> None:
     many = [Metric(f"m{number}", 1.0, 1, 0) for number in range(40_000)]
@@ -122,7 +126,7 @@ def test_more_metrics_than_a_statement_can_name(
     assert len(Runs(engine).get(job.id).metrics) == 40_000
 
 
-def test_of_two_servers_one_takes_it_in(
+def test_one_of_two_servers_takes_a_line_in(
     track: TrackFiles,
     other: Engine,
     engine: Engine,
@@ -130,15 +134,15 @@ def test_of_two_servers_one_takes_it_in(
     race: Callable[[list[Callable[[], Any]]], list[Any]],
 ) -> None:
     def take(store: TrackFiles) -> None:
-        for at in range(0, 200, 10):
-            store.take(file_of(job), (at, at + 10), job.id, Logged(points(1, start=at)))
+        for size in range(0, 200, 10):
+            store.take(file_of(job), (size, size + 10), job.id, Logged(points(1, start=size)))
 
     race([lambda: take(track), lambda: take(TrackFiles(other))])
     assert track.taken(*file_of(job)) == 200
-    assert len(Metrics(engine).history(job.id, "loss", most=100)) == 20
+    assert len(Metrics(engine).history(job.id, "loss", limit=100)) == 20
 
 
-def test_attempts_and_runs_that_are_not_there(track: TrackFiles, job: Job) -> None:
+def test_missing_attempts_and_runs_are_reported(track: TrackFiles, job: Job) -> None:
     with pytest.raises(NotFound, match="no attempt 'nobody'"):
         track.take(("nobody", "a.jsonl"), (0, 1), job.id, Logged())
     with pytest.raises(NotFound, match="has no run"):

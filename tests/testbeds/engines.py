@@ -1,10 +1,11 @@
-"""A real dockerd and a real Podman, each in namespaces of its own, with an image of our own.
+"""A real dockerd and a real Podman, each in its own namespaces, with a test image.
 
-An engine's bridge and rules are in its own network, from where no route leads anywhere; it is
-reached by its socket, which is a file. The pids it tells are those of its own PID namespace.
+The bridge and firewall rules of an engine are in its own network namespace, which has no route
+out. Tests reach the engine by its socket, which is a file. The pids that it reports are those of
+its own PID namespace.
 
-Every worker of a test session starts its own engine when the first test asks for it, and imports
-the image, which takes about a second: nothing is shared between workers but the image's archive.
+Every pytest worker starts its own engine when a test first needs it, and imports the image, which
+takes about a second. Workers share only the archive of the image.
 """
 
 import fcntl
@@ -19,12 +20,12 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.testbeds.namespaces import Namespace, namespaces_missing, run, wait_until
+from tests.testbeds.namespaces import Namespace, missing_for_namespaces, run, wait_until
 
 IMAGE = "localhost/py:test"
 _REPOSITORY = Path(__file__).parents[2]
 _ARCHIVE = _REPOSITORY / ".parts/image/python.tar"
-_numbers = itertools.count(1)
+_engine_numbers = itertools.count(1)
 _CGROUPS = Path("/sys/fs/cgroup")
 _PROGRAMS = {
     "docker": ("dockerd", "containerd", "docker", "iptables", "runc"),
@@ -34,7 +35,7 @@ _SETUP = """\
 ip link set lo up
 mount -t tmpfs -o mode=755 none /run
 """
-_PODMAN = """\
+_PODMAN_CONFIG = """\
 [containers]
 default_ulimits = ["nofile=20000:20000", "nproc=32768:32768"]
 log_driver = "k8s-file"
@@ -45,47 +46,47 @@ events_logger = "file"
 tmp_dir = "/run/libpod"
 [network]
 network_backend = "netavark"
-network_config_dir = "{where}/networks"
+network_config_dir = "{folder}/networks"
 default_subnet = "172.31.78.0/24"
 """
 
 
-def engines_missing(*names: str) -> str | None:
-    """Say what this machine lacks for these engines, or for any."""
+def missing_for_engines(*names: str) -> str | None:
+    """Say what this machine lacks for these engines, or for all of them; None if nothing."""
     programs = [program for name in names or _PROGRAMS for program in _PROGRAMS[name]]
-    missing = namespaces_missing(*dict.fromkeys(programs))
+    missing = missing_for_namespaces(*dict.fromkeys(programs))
     if missing is None and not _ARCHIVE.exists() and not shutil.which("apt-get"):
-        return f"{_ARCHIVE} cannot be made without apt-get"
+        return f"{_ARCHIVE} cannot be built without apt-get"
     return missing
 
 
 def image_archive() -> Path:
-    """Return a tar of a root with Python and a shell, which is made when it is not there."""
+    """Return a tar of a root file system with Python and a shell. It is built if missing."""
     if not _ARCHIVE.exists():
         run([str(_REPOSITORY / "scripts/python-image.sh")])
     return _ARCHIVE
 
 
 @contextmanager
-def docker_engine(where: Path, *, live_restore: bool = False) -> Generator["Engine"]:
-    """Start dockerd. Unless it restores what lives, its end is that of its containers too."""
-    # From the root: else it is below the group of these tests.
-    parent = f"/rt{os.getpid()}-docker{next(_numbers)}"
+def docker_engine(folder: Path, *, live_restore: bool = False) -> Generator["Engine"]:
+    """Start dockerd. Unless `live_restore` is set, its containers end with it."""
+    # An absolute path: otherwise it would be below the cgroup of these tests.
+    parent = f"/rt{os.getpid()}-docker{next(_engine_numbers)}"
     for stale in _cgroups("rt*-docker*"):
         if not Path("/proc", stale.name[2:].split("-")[0]).exists():
             _remove_cgroup(stale)
-    (where / "daemon.json").write_text("{}")
+    (folder / "daemon.json").write_text("{}")
     with short_folder() as short:
         url = f"unix://{short}/socket"
         daemon = [
-            *("dockerd", "--config-file", f"{where}/daemon.json", "-H", url),
-            *("--data-root", f"{where}/data", "--exec-root", f"{short}/exec"),
-            *("--pidfile", f"{where}/pid", "--bip", "172.31.77.1/24"),
+            *("dockerd", "--config-file", f"{folder}/daemon.json", "-H", url),
+            *("--data-root", f"{folder}/data", "--exec-root", f"{short}/exec"),
+            *("--pidfile", f"{folder}/pid", "--bip", "172.31.77.1/24"),
             *("--exec-opt", "native.cgroupdriver=cgroupfs", "--cgroup-parent", parent),
             *(("--live-restore",) if live_restore else ()),
         ]
-        client = ["env", f"DOCKER_CONFIG={where}", "docker", "-H", url]
-        engine = Engine("docker", where, url, daemon, client)
+        client = ["env", f"DOCKER_CONFIG={folder}", "docker", "-H", url]
+        engine = Engine("docker", folder, url, daemon, client)
         try:
             engine.start()
             yield engine
@@ -96,17 +97,17 @@ def docker_engine(where: Path, *, live_restore: bool = False) -> Generator["Engi
 
 
 @contextmanager
-def podman_engine(where: Path) -> Generator["Engine"]:
-    """Start Podman's service. Its containers have parents of their own, and outlive it."""
-    (where / "containers.conf").write_text(_PODMAN.format(where=where))
-    # what a killed build leaves goes with the rest
-    conf = ["env", f"CONTAINERS_CONF={where}/containers.conf", f"TMPDIR={where}", "podman"]
-    stores = [f"--root={where}/root", "--runroot=/run/store", "--storage-driver=overlay"]
+def podman_engine(folder: Path) -> Generator["Engine"]:
+    """Start the service of Podman. Its containers have their own parents and outlive it."""
+    (folder / "containers.conf").write_text(_PODMAN_CONFIG.format(folder=folder))
+    # with this TMPDIR, the files of a killed build are removed with the rest
+    conf = ["env", f"CONTAINERS_CONF={folder}/containers.conf", f"TMPDIR={folder}", "podman"]
+    stores = [f"--root={folder}/root", "--runroot=/run/store", "--storage-driver=overlay"]
     with _sharing_cgroup("libpod_parent"), short_folder() as short:
         url = f"unix://{short}/socket"
         service = ["system", "service", "--time=0", url]
         client = [*conf, "--remote", "--url", url]
-        engine = Engine("podman", where, url, [*conf, *stores, *service], client)
+        engine = Engine("podman", folder, url, [*conf, *stores, *service], client)
         try:
             engine.start()
             yield engine
@@ -116,46 +117,46 @@ def podman_engine(where: Path) -> Generator["Engine"]:
 
 @contextmanager
 def short_folder() -> Generator[Path]:
-    """Make a folder for what may have no long name, as those in the tests' own folders do.
+    """Make a folder with a short path, as the folders of tests have long ones.
 
-    A socket's has 107 characters at most, and that of what Podman keeps until a reboot 50.
+    The path of a socket may have at most 107 characters, that of Podman's run folder 50.
     """
     with tempfile.TemporaryDirectory(prefix="rt", dir="/tmp") as folder:
         yield Path(folder)
 
 
 class Engine:
-    """An engine's daemon, its socket and its command."""
+    """The daemon of an engine, its socket and its command."""
 
     def __init__(
-        self, name: str, where: Path, url: str, daemon: list[str], client: list[str]
+        self, name: str, folder: Path, url: str, daemon: list[str], client: list[str]
     ) -> None:
         self.name = name
         self.url = url
         self.namespace = Namespace(_SETUP)
-        self._where = where
-        self._argv = daemon
-        self._client = client
+        self._folder = folder
+        self._daemon_argv = daemon
+        self._client_argv = client
         self._daemon: subprocess.Popen[bytes] | None = None
 
     @property
     def log(self) -> Path:
-        return self._where / "log"
+        return self._folder / "log"
 
     def start(self) -> None:
         """Start the daemon unless it runs, and return when it answers."""
         if self._daemon is None:
             # Podman's conmon leaves a file named oom where it was started.
-            argv = ["env", "-C", str(self._where), *self._argv]
+            argv = ["env", "-C", str(self._folder), *self._daemon_argv]
             self._daemon = self.namespace.popen(*argv, log=self.log)
             wait_until(self._answers, f"{self.name} answers; see {self.log}")
 
     def stop(self) -> None:
-        """Ask the daemon to end, and wait for it. Docker gives its containers ten seconds."""
+        """Stop the daemon and wait for it. Docker gives its containers ten seconds."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the daemon alone; containers go on until it is started, or for good."""
+        """Kill only the daemon. Docker's containers run until it restarts, Podman's continue."""
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
@@ -163,19 +164,19 @@ class Engine:
         self.start()
 
     def cli(self, *argv: str) -> str:
-        """Run the engine's own command and return what it printed."""
-        return self.namespace.run(*self._client, *argv)
+        """Run the command of the engine and return its output."""
+        return self.namespace.run(*self._client_argv, *argv)
 
     def load_image(self) -> str:
-        """Import the image unless it is there, and return its name."""
+        """Import the test image unless the engine has it, and return its name."""
         if not self.cli("images", "--quiet", IMAGE).strip():
             self.cli("import", str(image_archive()), IMAGE)
         return IMAGE
 
     def restore(self) -> None:
-        """Run again, without any container or volume. Images stay."""
+        """Make the engine run, and remove all containers and volumes. Images stay."""
         if self._daemon is None:
-            self.namespace.kill()  # Docker would give containers ten seconds at its start
+            self.namespace.kill()  # at its start, Docker would wait ten seconds for them
         self.start()
         containers = self.cli("ps", "--all", "--quiet").split()
         if containers:
@@ -184,38 +185,38 @@ class Engine:
         self.cli("volume", "prune", "--force")
 
     def close(self) -> None:
-        """End the daemon and all containers, and remove what they stored."""
+        """Kill the daemon and all containers, and remove their files."""
         self.namespace.close()
         if self._daemon:
-            self._daemon.wait(60)
-        for entry in self._where.iterdir():
+            self._daemon.wait(200)
+        for entry in self._folder.iterdir():
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
-    def _end(self, how: signal.Signals) -> None:
+    def _end(self, signal_number: signal.Signals) -> None:
         if self._daemon is None:
             return
         program = "dockerd" if self.name == "docker" else "podman"
         for pid, argv in self.namespace.processes():
             if os.path.basename(argv[0]) == program and self.url in argv:
-                os.kill(pid, how)
-        self._daemon.wait(60)
+                os.kill(pid, signal_number)
+        self._daemon.wait(200)
         self._daemon = None
 
     def _answers(self) -> bool:
         assert self._daemon
         if self._daemon.poll() is not None:
             raise RuntimeError(f"{self.name} did not start: {self.log.read_text()[-2000:]}")
-        with socket.socket(socket.AF_UNIX) as talk, suppress(OSError):
-            talk.settimeout(10)
-            talk.connect(self.url.removeprefix("unix://"))
-            talk.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
-            return b" 200 " in talk.recv(64)
+        with socket.socket(socket.AF_UNIX) as connection, suppress(OSError):
+            connection.settimeout(200)
+            connection.connect(self.url.removeprefix("unix://"))
+            connection.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
+            return b" 200 " in connection.recv(64)
         return False
 
 
 @contextmanager
 def _sharing_cgroup(name: str) -> Generator[None]:
-    """Remove a cgroup that several engines share, when the last of them ends."""
+    """Remove a cgroup that several engines share when the last of them ends."""
     lock = os.open(_CGROUPS, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_SH)
     try:
@@ -229,11 +230,11 @@ def _sharing_cgroup(name: str) -> Generator[None]:
 
 
 def _cgroups(pattern: str) -> list[Path]:
-    """Return the groups of that name: below each controller in version 1, below the root in 2."""
+    """Return the cgroups of that name: below each controller in v1, below the root in v2."""
     return [*_CGROUPS.glob(pattern), *_CGROUPS.glob(f"*/{pattern}")]
 
 
 def _remove_cgroup(cgroup: Path) -> None:
     for folder, _, _ in os.walk(cgroup, topdown=False):
-        with suppress(OSError):  # it has processes, which are not ours
+        with suppress(OSError):  # another process is in it
             os.rmdir(folder)

@@ -1,39 +1,39 @@
-"""The testbeds as fixtures: one of each for a worker, started when it is first asked for."""
+"""Fixtures for SSH hosts and container engines. Each pytest worker starts its own on demand."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.testbeds.engines import Engine, docker_engine, engines_missing, podman_engine
-from tests.testbeds.hosts import Host, hosts_missing, machines
-from tests.testbeds.namespaces import need
+from tests.testbeds.engines import Engine, docker_engine, missing_for_engines, podman_engine
+from tests.testbeds.hosts import SshHost, missing_for_ssh_hosts, start_ssh_hosts
+from tests.testbeds.namespaces import require
 
 
 @pytest.fixture(scope="session")
-def worker_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Host]]:
-    need(hosts_missing())
-    with machines(3, where=tmp_path_factory.mktemp("lab")) as hosts:
+def worker_ssh_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[SshHost]]:
+    require(missing_for_ssh_hosts())
+    with start_ssh_hosts(3, folder=tmp_path_factory.mktemp("ssh_hosts")) as hosts:
         yield hosts
 
 
 @pytest.fixture
-def lab(worker_lab: list[Host]) -> Iterator[list[Host]]:
-    """Three hosts with SSH, which are as new after every test."""
-    yield worker_lab
-    for host in worker_lab:
+def ssh_hosts(worker_ssh_hosts: list[SshHost]) -> Iterator[list[SshHost]]:
+    """Three SSH hosts, which are reset after every test."""
+    yield worker_ssh_hosts
+    for host in worker_ssh_hosts:
         host.restore()
 
 
 @pytest.fixture
-def host(worker_lab: list[Host]) -> Iterator[Host]:
-    """The first of them, for tests that need one and leave the others alone."""
-    yield worker_lab[0]
-    worker_lab[0].restore()
+def ssh_host(worker_ssh_hosts: list[SshHost]) -> Iterator[SshHost]:
+    """The first of the SSH hosts, for tests that need only one."""
+    yield worker_ssh_hosts[0]
+    worker_ssh_hosts[0].restore()
 
 
 @pytest.fixture(scope="session")
 def worker_docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    need(engines_missing("docker"))
+    require(missing_for_engines("docker"))
     with docker_engine(tmp_path_factory.mktemp("docker")) as engine:
         engine.load_image()
         yield engine
@@ -41,14 +41,14 @@ def worker_docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 @pytest.fixture
 def docker(worker_docker: Engine) -> Iterator[Engine]:
-    """A dockerd that has our image, and after every test no containers."""
+    """A dockerd with the test image. Containers are removed after every test."""
     yield worker_docker
     worker_docker.restore()
 
 
 @pytest.fixture(scope="session")
 def worker_podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    need(engines_missing("podman"))
+    require(missing_for_engines("podman"))
     with podman_engine(tmp_path_factory.mktemp("podman")) as engine:
         engine.load_image()
         yield engine
@@ -56,6 +56,6 @@ def worker_podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 @pytest.fixture
 def podman(worker_podman: Engine) -> Iterator[Engine]:
-    """A Podman that has our image, and after every test no containers."""
+    """A Podman with the test image. Containers are removed after every test."""
     yield worker_podman
     worker_podman.restore()

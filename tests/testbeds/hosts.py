@@ -1,10 +1,10 @@
-"""Real hosts with SSH on this machine: an address, a name, processes, homes and an sshd each.
+"""Real SSH hosts on this machine: each has an address, a name, processes, homes and an sshd.
 
-A lab is one switch and its hosts, all in namespaces. The switch has one cable to the machine's own
-network, so that a server under test reaches the hosts at 10.211.X.11 and on, and they each other;
-no host has a route to anywhere else. Two users can log in: root, and `ml` who has no rights; both
-with the key, `ml` also with a password. The machine's own files are seen below, but for the homes,
-/tmp, /run, /dev/shm and /etc/ssh, which each host has for itself.
+The hosts and the switch that connects them are namespaces. One cable leads from the switch to the
+network of this machine, so that a server under test reaches the hosts at 10.211.X.11 and up. The
+hosts reach each other and nothing else. Two users can log in: root, and `ml` without privileges;
+both with the key, `ml` also with a password. The hosts see the files of this machine, but each has
+its own homes, /tmp, /run, /dev/shm and /etc/ssh.
 """
 
 import ipaddress
@@ -18,19 +18,19 @@ from contextlib import ExitStack, contextmanager, suppress
 from errno import ENOSPC
 from pathlib import Path
 
-from tests.testbeds.namespaces import Namespace, namespaces_missing, run, wait_until
+from tests.testbeds.namespaces import Namespace, missing_for_namespaces, run, wait_until
 
 PASSWORD = "learning"
 USERS = {"root": "/root", "ml": "/home/ml"}
-_HASH = (
+_PASSWORD_HASH = (
     "$6$retarget$oufYxMtxL4IGIzi9rONGHerZQ07pAmwg1D/qI1Oq6cn/"
     "lGiCnRFlvqEH.TXpi1ew65i80ZI.bBPMinOKEGj1O0"
 )
-_ML = 2000  # uid and gid
+_ML_UID = 2000  # uid and gid
 _PORT = 22
 _SSHD = "/usr/sbin/sshd"
 
-_CONFIG = """\
+_SSHD_CONFIG = """\
 HostKey /etc/ssh/host_key
 UsePAM no
 PermitRootLogin prohibit-password
@@ -42,13 +42,13 @@ AcceptEnv LANG LC_*
 Subsystem sftp internal-sftp
 PidFile none
 """
-# The keys lie outside of the homes: they outlive a home that is wiped, full or read-only.
-_KEYS = """\
+# The keys are outside of the homes, so that logins work when a home is wiped, full or read-only.
+_AUTHORIZED_KEYS_COMMAND = """\
 #!/bin/sh
 sleep "$(cat /etc/ssh/login_delay)"
 cat /etc/ssh/authorized_keys
 """
-_PROGRAMS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin")
+_PROGRAM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin")
 _HIDE_PYTHON = """\
 layers=/run/without$1
 mkdir -p "$layers"
@@ -58,7 +58,7 @@ mount -t overlay -o "lowerdir=$1,upperdir=$layers/upper,workdir=$layers/work" no
 rm -f "$1"/python*
 umount -l "$layers"
 """
-# Sources are taken from /mnt, because what they lie under may be covered one by one.
+# Files are mounted from /mnt, because their own folders may be hidden by earlier mounts.
 _SETUP = """\
 echo "$NAME" > /proc/sys/kernel/hostname
 mount --rbind "$FOLDER" /mnt
@@ -85,50 +85,54 @@ ip link set lo up
 """
 
 
-def hosts_missing() -> str | None:
-    """Say what this machine lacks for hosts with SSH."""
-    return namespaces_missing("sshd", "ssh", "ssh-keygen")
+def missing_for_ssh_hosts() -> str | None:
+    """Say what this machine lacks for SSH hosts; None if nothing."""
+    return missing_for_namespaces("sshd", "ssh", "ssh-keygen")
 
 
 @contextmanager
-def machines(
+def start_ssh_hosts(
     count: int = 3,
     *,
-    where: Path,
+    folder: Path,
     home_size: str | None = None,
-    behind: bool = False,
-    sshd: Sequence[str] = (),
-) -> Generator[list["Host"]]:
-    """Start hosts lab1, lab2 …; at the end nothing of them is left but their files in `where`.
+    first_is_gateway: bool = False,
+    sshd_options: Sequence[str] = (),
+) -> Generator[list["SshHost"]]:
+    """Start hosts lab1, lab2 …; afterwards only their files in `folder` remain.
 
-    `home_size`, such as 20m, makes each home a disk of that size. With `behind` only the first is
-    reached from this machine, and the others from the first. `sshd` are more lines of its
-    configuration.
+    `home_size`, such as 20m, makes each home a disk of that size. With `first_is_gateway`, this
+    machine reaches only the first host, and the first reaches the others. `sshd_options` are added
+    to the configuration of sshd.
     """
     with ExitStack() as stack:
-        switch = stack.enter_context(_switch(behind=behind))
-        key = where / "id_ed25519"
+        switch = stack.enter_context(_switch(first_is_gateway=first_is_gateway))
+        key = folder / "id_ed25519"
         _make_key(key, "retarget")
         addresses = switch.addresses(count)
         names = "".join(f"{addresses[i]} lab{i + 1}\n" for i in range(count))
-        hosts: list[Host] = []
+        hosts: list[SshHost] = []
         for number, address in enumerate(addresses, 1):
-            folder = where / f"lab{number}"
-            _write_files(folder, key, names=f"127.0.0.1 localhost\n{names}", sshd=sshd)
-            host = Host(f"lab{number}", address, folder, key, switch=switch, home_size=home_size)
+            host_folder = folder / f"lab{number}"
+            _write_files(
+                host_folder, key, names=f"127.0.0.1 localhost\n{names}", sshd_options=sshd_options
+            )
+            host = SshHost(
+                f"lab{number}", address, host_folder, key, switch=switch, home_size=home_size
+            )
             stack.callback(host.close)
             hosts.append(host)
         for number, host in enumerate(hosts, 1):
-            switch.plug(host, inner=behind and number > 1)
-        if behind:
+            switch.plug(host, inner=first_is_gateway and number > 1)
+        if first_is_gateway:
             switch.plug_inner(hosts[0])
         for host in hosts:
             host.start_sshd()
         yield hosts
 
 
-class Host:
-    """One host. What a test does to it, `restore` undoes."""
+class SshHost:
+    """One host. `restore` undoes what a test does to it."""
 
     user = "root"
     port = _PORT
@@ -149,20 +153,20 @@ class Host:
         self._folder = folder
         self._switch = switch
         self._sshd: subprocess.Popen[bytes] | None = None
-        self._covered: list[str] = []
+        self._hidden_folders: list[str] = []
         setup = {"NAME": name, "FOLDER": str(folder), "SIZE": home_size or ""}
         self.namespace = Namespace(_SETUP, setup)
 
     @property
     def home(self) -> Path:
-        """Root's home, as this machine sees it."""
+        """The home of root, as a path on this machine."""
         return self.home_of(self.user)
 
     def home_of(self, user: str) -> Path:
         return self.path(USERS[user])
 
     def path(self, inside: str) -> Path:
-        """Return where a file of the host is found from this machine."""
+        """Return the path on this machine of a file of the host."""
         return Path(f"/proc/{self.namespace.pid}/root") / inside.lstrip("/")
 
     @property
@@ -171,7 +175,7 @@ class Host:
 
     @property
     def known_hosts(self) -> str:
-        """The line of a known_hosts file."""
+        """The line of this host in a known_hosts file."""
         return f"{self.address} {self.host_key}\n"
 
     @property
@@ -183,18 +187,18 @@ class Host:
         return self.namespace.run(*argv)
 
     def processes(self) -> list[tuple[int, list[str]]]:
-        """Return all processes with their pids on this machine, sshd among them."""
+        """Return all processes, including sshd, with their pids on this machine."""
         return self.namespace.processes()
 
     def link_down(self) -> None:
-        """Pull the cable: what is sent to the host is lost, and nobody is told."""
+        """Pull the cable: packets to the host are lost without an error."""
         self._switch.link(self.name, "down")
 
     def link_up(self) -> None:
         self._switch.link(self.name, "up")
 
     def set_login_delay(self, seconds: float) -> None:
-        """Let every look at a key take this long; a login has one or two."""
+        """Delay every key lookup by this long; a login has one or two."""
         (self._folder / "ssh/login_delay").write_text(f"{seconds}\n")
 
     def start_sshd(self) -> None:
@@ -205,7 +209,7 @@ class Host:
             wait_until(self._listens, f"{self.name}'s sshd listens; see {log}")
 
     def kill_sshd(self) -> None:
-        """Kill the daemon and all sessions; what was started in them goes on."""
+        """Kill the daemon and all sessions. Processes started in them continue."""
         self.namespace.kill(_is_sshd)
         self._forget_sshd()
 
@@ -215,12 +219,12 @@ class Host:
         self.start_sshd()
 
     def kill_everything(self) -> None:
-        """Kill every process, sshd too."""
+        """Kill every process, including sshd."""
         self.namespace.kill()
         self._forget_sshd()
 
     def reboot(self) -> None:
-        """Come up again with another boot id and process ids from the beginning; homes stay."""
+        """Restart with a new boot id and pids from 1 up. Homes stay."""
         self.kill_everything()
         _empty(self._folder / "tmp")
         _empty(self.path("/dev/shm"))
@@ -229,10 +233,10 @@ class Host:
         self.start_sshd()
 
     def fill_disk(self) -> None:
-        """Leave no room in the homes, which must have been given a size."""
+        """Fill the homes, which must have a size."""
         for user in USERS:
             if not os.path.ismount(self.home_of(user)):
-                raise ValueError("fill_disk needs machines(home_size=…)")
+                raise ValueError("fill_disk needs start_ssh_hosts(home_size=…)")
             _fill(self.home_of(user) / ".filler")
 
     def free_disk(self) -> None:
@@ -245,23 +249,23 @@ class Host:
     def make_home_writable(self) -> None:
         self._remount("rw")
 
-    def without_python(self) -> None:
-        """Let there be no python in any folder of PATH."""
-        for folder in _PROGRAMS:
-            if folder not in self._covered and any(Path(folder).glob("python*")):
+    def hide_python(self) -> None:
+        """Hide Python in every folder of PATH."""
+        for folder in _PROGRAM_FOLDERS:
+            if folder not in self._hidden_folders and any(Path(folder).glob("python*")):
                 self.run("sh", "-euc", _HIDE_PYTHON, "sh", folder)
-                self._covered.append(folder)
+                self._hidden_folders.append(folder)
 
-    def with_python(self) -> None:
-        while self._covered:
-            self.run("umount", "-l", self._covered.pop())
+    def restore_python(self) -> None:
+        while self._hidden_folders:
+            self.run("umount", "-l", self._hidden_folders.pop())
 
     def restore(self) -> None:
-        """Be as new: all work killed, homes empty, everything undone. Only the keys stay."""
+        """Kill all processes, empty the homes and undo all changes. Only the keys stay."""
         self.link_up()
         self.set_login_delay(0)
         self.kill_everything()
-        self.with_python()
+        self.restore_python()
         self.make_home_writable()
         for inside in ("/tmp", "/dev/shm", *USERS.values()):
             _empty(self.path(inside))
@@ -271,13 +275,13 @@ class Host:
         self.namespace.close()
         self._forget_sshd()
 
-    def _remount(self, how: str) -> None:
+    def _remount(self, mode: str) -> None:
         for home in USERS.values():
-            self.run("mount", "-o", f"remount,bind,{how}", home)
+            self.run("mount", "-o", f"remount,bind,{mode}", home)
 
     def _forget_sshd(self) -> None:
         if self._sshd:
-            self._sshd.wait(30)
+            self._sshd.wait(200)
         self._sshd = None
 
     def _listens(self) -> bool:
@@ -289,11 +293,13 @@ class Host:
 
 
 class Switch:
-    """The bridge the hosts are plugged into, and a second one for those behind the first."""
+    """The bridge that connects the hosts, and a second one for hosts behind a gateway."""
 
-    def __init__(self, network: ipaddress.IPv4Network, cable: str, *, behind: bool) -> None:
+    def __init__(
+        self, network: ipaddress.IPv4Network, cable: str, *, first_is_gateway: bool
+    ) -> None:
         self._network = network
-        self._behind = behind
+        self._first_is_gateway = first_is_gateway
         self.cable = cable
         self._namespace = Namespace("ip link set lo up")
         for name in ("outer", "inner"):
@@ -301,21 +307,21 @@ class Switch:
             self._ip("link", "set", name, "up")
         peer = ["peer", "name", "machine", "netns", str(self._namespace.pid)]
         run(["ip", "link", "add", cable, "type", "veth", *peer])
-        # All of the network is at this cable: what is behind is not looked for elsewhere.
+        # The whole network is at this cable, so that no other route leads behind the gateway.
         run(["ip", "address", "add", f"{network[1]}/{network.prefixlen}", "dev", cable])
         run(["ip", "link", "set", cable, "up"])
         self._ip("link", "set", "machine", "master", "outer", "up")
 
     def addresses(self, count: int) -> list[str]:
-        inner = 128 if self._behind else 0
+        inner = 128 if self._first_is_gateway else 0
         return [str(self._network[11 + number + bool(number) * inner]) for number in range(count)]
 
-    def plug(self, host: Host, *, inner: bool) -> None:
+    def plug(self, host: SshHost, *, inner: bool) -> None:
         self._plug(host, "eth0", host.name, "inner" if inner else "outer")
         self._address(host, host.address, "eth0")
 
-    def plug_inner(self, host: Host) -> None:
-        """Give the host a second cable, to those behind it."""
+    def plug_inner(self, host: SshHost) -> None:
+        """Give the gateway a second cable, to the hosts behind it."""
         self._plug(host, "eth1", f"{host.name}-in", "inner")
         self._address(host, str(self._network[129]), "eth1")
 
@@ -327,29 +333,29 @@ class Switch:
             run(["ip", "link", "delete", self.cable])
         self._namespace.close()
 
-    def _plug(self, host: Host, name: str, port: str, bridge: str) -> None:
+    def _plug(self, host: SshHost, name: str, port: str, bridge: str) -> None:
         self._ip(
             *("link", "add", port, "type", "veth"),
             *("peer", "name", name, "netns", str(host.namespace.pid)),
         )
         self._ip("link", "set", port, "master", bridge, "up")
 
-    def _address(self, host: Host, address: str, device: str) -> None:
-        width = 25 if self._behind else 24
+    def _address(self, host: SshHost, address: str, device: str) -> None:
+        width = 25 if self._first_is_gateway else 24
         host.run("ip", "address", "add", f"{address}/{width}", "dev", device)
         host.run("ip", "link", "set", device, "up")
 
     def _ip(self, *argv: str) -> str:
-        # Only the network is the switch's: the pids of the hosts are this machine's.
+        # Enter only the network namespace of the switch: the pids of the hosts are this machine's.
         return run(["nsenter", f"--net=/proc/{self._namespace.pid}/ns/net", "ip", *argv])
 
 
 @contextmanager
-def _switch(*, behind: bool) -> Generator[Switch]:
+def _switch(*, first_is_gateway: bool) -> Generator[Switch]:
     claim, number = _claim_network()
     with claim:
         network = ipaddress.IPv4Network(f"10.211.{number}.0/24")
-        switch = Switch(network, f"rt{os.getpid()}-{number}", behind=behind)
+        switch = Switch(network, f"rt{os.getpid()}-{number}", first_is_gateway=first_is_gateway)
         try:
             yield switch
         finally:
@@ -357,22 +363,22 @@ def _switch(*, behind: bool) -> Generator[Switch]:
 
 
 def _claim_network() -> tuple[socket.socket, int]:
-    """Take a number nobody has: a socket without a file, which ends with this process."""
-    taken = run(["ip", "-o", "-4", "address"])
+    """Claim an unused network number with an abstract socket, which ends with this process."""
+    addresses = run(["ip", "-o", "-4", "address"])
     for number in range(256):
         claim = socket.socket(socket.AF_UNIX)
         with suppress(OSError):
-            claim.bind(f"\0retarget-lab-{number}")
-            if f" 10.211.{number}." not in taken:
+            claim.bind(f"\0retarget-network-{number}")
+            if f" 10.211.{number}." not in addresses:
                 return claim, number
         claim.close()
     raise RuntimeError("every network from 10.211.0.0 to 10.211.255.0 is taken")
 
 
-def _write_files(folder: Path, key: Path, *, names: str, sshd: Sequence[str]) -> None:
+def _write_files(folder: Path, key: Path, *, names: str, sshd_options: Sequence[str]) -> None:
     for name, owner, mode in (
         ("root", 0, 0o700),
-        ("ml", _ML, 0o700),
+        ("ml", _ML_UID, 0o700),
         ("tmp", 0, 0o1777),
         ("ssh", 0, 0o755),
         ("etc", 0, 0o755),
@@ -385,22 +391,22 @@ def _write_files(folder: Path, key: Path, *, names: str, sshd: Sequence[str]) ->
     _add_user(folder / "etc")
     ssh = folder / "ssh"
     _make_key(ssh / "host_key", folder.name)
-    (ssh / "sshd_config").write_text(_CONFIG + "".join(f"{line}\n" for line in sshd))
+    (ssh / "sshd_config").write_text(_SSHD_CONFIG + "".join(f"{line}\n" for line in sshd_options))
     (ssh / "authorized_keys").write_text(key.with_suffix(".pub").read_text())
     (ssh / "login_delay").write_text("0\n")
-    (ssh / "keys").write_text(_KEYS)
+    (ssh / "keys").write_text(_AUTHORIZED_KEYS_COMMAND)
     (ssh / "keys").chmod(0o755)
 
 
 def _add_user(etc: Path) -> None:
     for name, line, mode in (
-        ("passwd", f"ml:x:{_ML}:{_ML}::/home/ml:/bin/bash", 0o644),
-        ("shadow", f"ml:{_HASH}:19000:0:99999:7:::", 0o600),
-        ("group", f"ml:x:{_ML}:", 0o644),
+        ("passwd", f"ml:x:{_ML_UID}:{_ML_UID}::/home/ml:/bin/bash", 0o644),
+        ("shadow", f"ml:{_PASSWORD_HASH}:19000:0:99999:7:::", 0o600),
+        ("group", f"ml:x:{_ML_UID}:", 0o644),
     ):
-        others = Path("/etc", name).read_text().splitlines()
-        kept = [other for other in others if not other.startswith("ml:")]
-        (etc / name).write_text("\n".join([*kept, line, ""]))
+        lines = Path("/etc", name).read_text().splitlines()
+        others = [other for other in lines if not other.startswith("ml:")]
+        (etc / name).write_text("\n".join([*others, line, ""]))
         (etc / name).chmod(mode)
 
 

@@ -1,1 +1,1 @@
-"""A machine, a script or a neighbour that makes trouble."""
+"""Hostile conditions: full disks, damaged homes, wrong clocks, bad scripts and other users."""

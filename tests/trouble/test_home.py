@@ -1,4 +1,4 @@
-"""A home that is damaged, taken, read-only, or tells of a server that is not there."""
+"""A home that is damaged, in use, read-only, or names a server that no longer runs."""
 
 import json
 import os
@@ -18,19 +18,19 @@ import pytest
 from retarget import __version__
 from retarget.core.errors import Conflict, Invalid
 from retarget.core.home import Home
-from retarget.sdk.background import read_server
+from retarget.sdk.local_server import read_server
 from retarget.store.engine import migrate, open_engine
 from tests.conftest import Cli
 from tests.server.conftest import serving
-from tests.trouble.machine import small_disk
+from tests.trouble.root import small_disk
 
 _SERVER = [sys.executable, "-m", "retarget.server"]
 
 
 def _refusal(home: Path, **variables: str) -> str:
-    """Start a server that must not start, and return the one sentence it says."""
+    """Start a server that must not start, and return its one-line message."""
     environ = os.environ | {"RETARGET_HOME": str(home)} | variables
-    done = subprocess.run(_SERVER, env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(_SERVER, env=environ, capture_output=True, text=True, timeout=200)
     lines = [line for line in done.stderr.splitlines() if " INFO " not in line]
     assert (done.returncode, len(lines)) == (1, 1), done.stderr
     assert lines[0].startswith("retarget server: ")
@@ -47,7 +47,7 @@ def database(tmp_path: Path) -> Path:
 
 
 def _refused(database: Path) -> str:
-    """Return why a server cannot use it."""
+    """Return why a server cannot use this database."""
     engine = open_engine(f"sqlite:///{database}")
     try:
         with pytest.raises((Invalid, Conflict)) as refused:
@@ -68,6 +68,34 @@ def test_a_read_only_home_is_one_sentence(retarget: Cli, tmp_path: Path) -> None
             assert "cannot be used (Read-only file system); set RETARGET_HOME" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "name",
+    [b"que?mode=ro", b"per%41cent", b"ha#sh", b"sp ace", b"new\nline", b"$HOME 'x' \"y\"", b"\xff"],
+)
+def test_a_home_may_have_any_name(retarget: Cli, tmp_path: Path, name: bytes) -> None:
+    folder, code = tmp_path / "folder", tmp_path / "code"
+    home = folder / os.fsdecode(name)
+    for path in (folder, code):
+        path.mkdir()
+    (code / "job.py").write_text("open('outputs/x', 'w').write('y')\nprint('done')")
+    own = {"RETARGET_HOME": str(home)}
+    try:
+        for command in (
+            ("run", "--name", "odd", "job.py"),
+            ("server", "status"),
+            ("target", "list"),
+        ):
+            done = retarget(*command, cwd=code, env=own)
+            assert done.returncode == 0, done.stderr
+        done = retarget("job", "outputs", "odd", "--download", str(tmp_path / "copy"), env=own)
+        assert done.returncode == 0, done.stderr
+        assert [path.read_text() for path in (tmp_path / "copy").rglob("x")] == ["y"]
+    finally:
+        assert retarget("server", "stop", env=own).returncode == 0
+    assert (home / "retarget.db").exists()
+    assert list(folder.iterdir()) == [home]
+
+
 def test_a_server_elsewhere_needs_no_home_that_can_be_written(
     retarget: Cli, tmp_path: Path
 ) -> None:
@@ -86,35 +114,35 @@ def test_a_port_that_is_taken_is_one_sentence(retarget: Cli, home: Path) -> None
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = retarget("server", "run", "--port", port)
-        wanted = f"cannot listen on 127.0.0.1:{port}: [Errno 98] Address already in use; choose"
+        message = f"cannot listen on 127.0.0.1:{port}: [Errno 98] Address already in use; choose"
         assert done.returncode == 1
-        assert wanted in done.stderr
+        assert message in done.stderr
         background = retarget("job", "list", env={"RETARGET_PORT": port})
-        assert (background.returncode, wanted in background.stderr) == (1, True)
+        assert (background.returncode, message in background.stderr) == (1, True)
         assert "Traceback" not in background.stderr + done.stderr
 
 
 def test_one_of_many_servers_that_start_at_once_serves(home: Path) -> None:
     many = [subprocess.Popen(_SERVER, stderr=subprocess.PIPE, text=True) for _ in range(3)]
-    said: list[str] = []
+    errors: list[str] = []
     ended = threading.Semaphore(0)
 
     def wait(process: "subprocess.Popen[str]") -> None:
-        said.append(process.communicate(timeout=60)[1])
+        errors.append(process.communicate(timeout=200)[1])
         ended.release()
 
     for process in many:
         threading.Thread(target=wait, args=(process,)).start()
     for _ in many[1:]:
-        assert ended.acquire(timeout=30)
-    (left,) = [process for process in many if process.poll() is None]
-    assert [text for text in said if "is running for" not in text] == []
-    left.terminate()
-    assert ended.acquire(timeout=30)
+        assert ended.acquire(timeout=200)
+    (server,) = [process for process in many if process.poll() is None]
+    assert [text for text in errors if "is already running for" not in text] == []
+    server.terminate()
+    assert ended.acquire(timeout=200)
 
 
 @pytest.mark.parametrize("damage", ["garbage", "truncated", "flipped"])
-def test_a_damaged_database_is_one_sentence_and_stays_as_it_is(database: Path, damage: str) -> None:
+def test_a_damaged_database_is_one_sentence_and_is_not_changed(database: Path, damage: str) -> None:
     content = database.read_bytes()
     match damage:
         case "garbage":
@@ -124,8 +152,8 @@ def test_a_damaged_database_is_one_sentence_and_stays_as_it_is(database: Path, d
         case _:
             content = content[:200] + bytes(8000) + content[8200:]
     database.write_bytes(content)
-    said = "is damaged or is not a database"
-    assert said in (_refusal(database.parent) if damage == "garbage" else _refused(database))
+    message = "is damaged or is not a database"
+    assert message in (_refusal(database.parent) if damage == "garbage" else _refused(database))
     assert database.read_bytes() == content
 
 
@@ -133,7 +161,7 @@ def test_a_damaged_database_is_one_sentence_and_stays_as_it_is(database: Path, d
     ("statement", "sentence"),
     [
         ("UPDATE alembic_version SET version_num = '9999'", "was made by a newer Retarget"),
-        ("DROP TABLE runs", "has lost its table 'runs'"),
+        ("DROP TABLE runs", "lacks the table 'runs'"),
         ("DELETE FROM alembic_version", "that is not Retarget's"),
         ("UPDATE alembic_version SET version_num = '0001'", "already exists"),
     ],
@@ -144,12 +172,12 @@ def test_a_half_migrated_database_is_one_sentence(
     with closing(sqlite3.connect(database)) as db:
         db.execute(statement)
         db.commit()
-    said = _refused(database)
-    assert str(database) in said
-    assert sentence in said
+    refusal = _refused(database)
+    assert str(database) in refusal
+    assert sentence in refusal
 
 
-def test_an_older_database_that_lacks_a_table_is_left_as_it_was(database: Path) -> None:
+def test_an_older_database_that_lacks_a_table_is_not_changed(database: Path) -> None:
     first = {"jobs", "attempts", "history", "outputs", "targets", "environments"}
     with closing(sqlite3.connect(database)) as db:
         names = [
@@ -171,13 +199,13 @@ def _schema(db: sqlite3.Connection) -> list[Any]:
 
 
 @contextmanager
-def _stranger() -> Generator[tuple[str, list[str]]]:
-    """Serve as another program would that got the port of a dead server; note what it is told."""
-    heard: list[str] = []
+def _other_program() -> Generator[tuple[str, list[str]]]:
+    """Run another program at the port of a dead server, which records its requests."""
+    requests: list[str] = []
 
     class Listener(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            heard.append(str(self.headers))
+            requests.append(str(self.headers))
             self.send_response(200)
             self.end_headers()
 
@@ -186,21 +214,21 @@ def _stranger() -> Generator[tuple[str, list[str]]]:
 
     with HTTPServer(("127.0.0.1", 0), Listener) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", heard
+        yield f"http://127.0.0.1:{server.server_port}", requests
         server.shutdown()
 
 
-def test_a_stranger_with_the_port_and_pid_of_a_dead_server_gets_no_token(
+def test_another_program_with_the_port_and_pid_of_a_dead_server_gets_no_token(
     retarget: Cli, home: Path
 ) -> None:
     retarget("server", "start")
     retarget("server", "stop")
-    with _stranger() as (url, heard):
-        facts = {"pid": os.getpid(), "url": url, "version": __version__, "started": 1.0}
-        (home / "server.json").write_text(json.dumps(facts))
+    with _other_program() as (url, requests):
+        info = {"pid": os.getpid(), "url": url, "version": __version__, "started_at": 1.0}
+        (home / "servers/main/server.json").write_text(json.dumps(info))
         done = retarget("job", "list", "--json")
         assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
-        assert heard == []
+        assert requests == []
 
 
 @pytest.mark.parametrize(
@@ -214,14 +242,15 @@ def test_a_stranger_with_the_port_and_pid_of_a_dead_server_gets_no_token(
         '{"pid": 1e400}',
     ],
 )
-def test_a_spoiled_server_file_is_as_good_as_none(tmp_path: Path, content: str) -> None:
-    (tmp_path / "server.json").write_text(content)
+def test_a_damaged_server_file_is_ignored(tmp_path: Path, content: str) -> None:
+    (tmp_path / "servers/main").mkdir(parents=True)
+    (tmp_path / "servers/main/server.json").write_text(content)
     assert read_server(Home(tmp_path)) is None
 
 
-def test_a_live_server_whose_file_is_spoiled_is_found_again(retarget: Cli, home: Path) -> None:
+def test_a_live_server_whose_file_is_damaged_is_found_again(retarget: Cli, home: Path) -> None:
     pid = json.loads(retarget("server", "start", "--json").stdout)["pid"]
-    (home / "server.json").write_text("{")
+    (home / "servers/main/server.json").write_text("{")
     assert retarget("job", "list").returncode == 0
     assert json.loads(retarget("server", "status", "--json").stdout)["pid"] == pid
 
@@ -234,5 +263,5 @@ def test_an_error_of_a_server_of_another_version_says_so(retarget: Cli, tmp_path
         assert retarget("job", "list", env=own).returncode == 0
         done = retarget("job", "show", "nope", env=own)
         assert done.returncode == 1
-        hint = f"(the server is retarget 0.0.7, and this is {__version__})\n"
+        hint = f"(the server is retarget 0.0.7, this is {__version__})\n"
         assert done.stderr.endswith(hint)

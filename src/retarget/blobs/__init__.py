@@ -1,1 +1,1 @@
-"""Bytes: content-addressed blobs, and the streams of attempts that are still growing."""
+"""Bytes on disk: content-addressed blobs, and the growing streams of attempts."""

@@ -1,16 +1,21 @@
-"""Blobs in a folder, each under its digest."""
+"""Blobs in a folder, each named by its digest."""
 
 import errno
+import logging
 import os
-from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from anyio.to_thread import run_sync
 from blake3 import blake3
 
+from retarget.blobs.disk import sync_files
 from retarget.core.errors import Invalid, NotFound, StorageFull
 from retarget.core.snapshots import is_digest
+
+_log = logging.getLogger(__name__)
 
 
 class Blobs:
@@ -19,112 +24,195 @@ class Blobs:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def path(self, digest: str) -> Path:
-        """Return where a blob is, or raise NotFound."""
-        path = self._place(digest)
+        """Return the path of a blob, or raise NotFound."""
+        path = self._path_for(digest)
         if not path.exists():
             raise NotFound(f"no blob {digest}")
         return path
 
-    def missing(self, digests: Iterable[str], *, now: float) -> list[str]:
-        """Return those that are not here. The others count as new: a collection spares them."""
-        root, times = str(self.root), (now, now)
-        found: list[str] = []
-        for digest in digests:  # there may be many: no Path is made for each
+    def checked_path(self, digest: str, size: int | None) -> Path:
+        """Return the path of a blob. Raise NotFound if there is none or it is damaged.
+
+        One of another size is verified, and set aside if it is damaged. None: always verify.
+        """
+        path = self.path(digest)
+        if path.stat().st_size != size and not self.verify(digest):
+            raise NotFound(f"blob {digest} is damaged")
+        return path
+
+    def missing(
+        self, digests: Iterable[str], *, now: float, sizes: Mapping[str, int] | None = None
+    ) -> list[str]:
+        """Return the digests of missing blobs. The others count as new, so prune keeps them.
+
+        A blob that does not have the size in `sizes` is verified, and missing if it is damaged.
+        """
+        root, times, missing = str(self.root), (now, now), list[str]()
+        for digest in digests:  # there may be many, so no Path is created for each
+            path = f"{root}/{digest[:2]}/{_check_digest(digest)}"
             try:
-                os.utime(f"{root}/{digest[:2]}/{_checked(digest)}", times)
+                os.utime(path, times)
+                is_right = sizes is None or os.stat(path).st_size == sizes.get(digest)
             except FileNotFoundError:
-                found.append(digest)
-        return found
+                missing.append(digest)
+                continue
+            if not is_right and not self.verify(digest):
+                missing.append(digest)
+        return missing
+
+    def verify(self, digest: str) -> bool:
+        """Tell whether a blob exists and is undamaged. A damaged one is set aside."""
+        path = self._path_for(digest)
+        try:
+            if blake3().update_mmap(path).hexdigest() == digest:
+                return True
+        except FileNotFoundError:
+            return False
+        aside = self.root / "damaged"
+        aside.mkdir(exist_ok=True, mode=0o700)
+        path.rename(aside / digest)
+        _log.warning("blob %s is damaged and was moved to %s", digest, aside)
+        return False
+
+    def digests(self) -> list[str]:
+        """Return the digests of all blobs."""
+        return [path.name for path in self.root.glob("??/*")]
 
     def put(self, content: bytes) -> str:
-        """Store a small blob. One that is here counts as new: a collection spares it."""
-        digest = blake3(content).hexdigest()
-        with storage_errors():
-            _write(str(self.root), digest, content)
+        """Store a small blob. An existing blob counts as new, so prune keeps it."""
+        batch = self.batch()
+        digest = batch.add(content)
+        batch.commit()
         return digest
 
-    def put_checked(self, digest: str, content: bytes) -> None:
-        """Store a small blob, if its content is what the digest says."""
-        found = blake3(content).hexdigest()
-        if found != digest:
-            raise _other(digest, found)
-        with storage_errors():
-            _write(str(self.root), digest, content)
+    def batch(self) -> "Batch":
+        """Store blobs that are synced to disk together."""
+        return Batch(str(self.root))
 
     @contextmanager
-    def writing(self) -> Generator["Part"]:
-        """Take bytes in; they become a blob at `keep`, and vanish without it."""
-        with storage_errors(), closing(Part(self.root, self._room)) as part:
-            yield part
+    def writing(self) -> Generator["IncomingFile"]:
+        """Accept bytes. `keep` makes them a blob; without it they are discarded."""
+        with storage_errors(), closing(IncomingFile(self.root, self._make_path)) as file:
+            yield file
 
-    async def take(self, content: AsyncIterator[bytes], *, digest: str | None = None) -> str:
-        """Store what arrives. With `digest`, refuse anything that is not it."""
-        with self.writing() as part:
+    async def receive(self, content: AsyncIterator[bytes], *, digest: str | None = None) -> str:
+        """Store a stream as a blob and return its digest. With `digest`, refuse other content."""
+        with self.writing() as file:
             async for chunk in content:
-                part.write(chunk)
-            return part.keep(digest)
+                file.write(chunk)
+            return await run_sync(file.keep, digest)
 
-    def collect(self, wanted: set[str], *, before: float) -> tuple[int, int]:
-        """Remove blobs that nothing refers to and that were not asked for since `before`."""
-        count = volume = 0
-        for path in self.root.glob("??/*"):
+    def prune(self, referenced: set[str], *, before: float) -> tuple[int, int]:
+        """Remove blobs that nothing refers to and that nobody asked for since `before`.
+
+        Return how many were removed, and their size in bytes.
+        """
+        count = size = 0
+        for path in (*self.root.glob("??/*"), *self.root.glob("damaged/*")):
             with suppress(FileNotFoundError):
-                found = path.stat()
-                if path.name not in wanted and found.st_mtime < before:
+                status = path.stat()
+                if path.name not in referenced and status.st_mtime < before:
                     path.unlink()
-                    count, volume = count + 1, volume + found.st_size
-        return count, volume
+                    count, size = count + 1, size + status.st_size
+        return count, size
 
-    def remove_parts(self) -> None:
-        """Remove what a server that was killed had only half taken in. Nobody may be writing."""
+    def remove_partial_files(self) -> None:
+        """Remove the partial files of a killed server. Nothing may be writing meanwhile."""
         for path in self.root.glob("*.part"):
             path.unlink(missing_ok=True)
 
-    def _room(self, digest: str) -> Path:
-        place = self._place(digest)
-        place.parent.mkdir(exist_ok=True, mode=0o700)
-        return place
+    def _make_path(self, digest: str) -> Path:
+        path = self._path_for(digest)
+        if not path.parent.exists():
+            make_folder(path.parent)
+        return path
 
-    def _place(self, digest: str) -> Path:
-        return self.root / digest[:2] / _checked(digest)
+    def _path_for(self, digest: str) -> Path:
+        return self.root / digest[:2] / _check_digest(digest)
 
 
-def _write(root: str, digest: str, content: bytes) -> None:
-    """Write a small file: it is there wholly or not at all."""
-    part, place = f"{root}/{os.urandom(8).hex()}.part", f"{root}/{digest[:2]}/{digest}"
-    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
+class Batch:
+    """Small blobs that get their names once all of them are on disk.
+
+    So a blob with a name is complete, even after a power cut.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._parts: dict[str, str] = {}  # the partial file of each digest
+
+    def add(self, content: bytes, *, digest: str | None = None) -> str:
+        """Write a blob and return its digest. With `digest`, raise Invalid for other content."""
+        actual = blake3(content).hexdigest()
+        if digest is not None and actual != digest:
+            raise _wrong_digest(digest, actual)
+        if actual not in self._parts:
+            part = f"{self._root}/{os.urandom(8).hex()}.part"
+            self._parts[actual] = part
+            with storage_errors():
+                _write(part, content)
+        return actual
+
+    def commit(self) -> None:
+        """Sync the blobs, and name them. They count as new, so prune keeps them."""
+        if not self._parts:
+            return
+        with storage_errors():
+            sync_files(self._parts.values(), self._root)
+            folders = {self._name(part, digest) for digest, part in self._parts.items()}
+            sync_files(folders, self._root)
+        self._parts.clear()
+
+    def discard(self) -> None:
+        """Remove what was not committed."""
+        for part in self._parts.values():
+            with suppress(FileNotFoundError):
+                os.unlink(part)
+        self._parts.clear()
+
+    def _name(self, part: str, digest: str) -> str:
+        """Give a partial file its name, and return the folder that must be synced for it."""
+        folder = f"{self._root}/{digest[:2]}"
         try:
-            written = os.write(file, content)
-            while written < len(content):
-                written += os.write(file, content[written:])
-        finally:
-            os.close(file)
-        try:
-            os.rename(part, place)
+            os.rename(part, f"{folder}/{digest}")
         except FileNotFoundError:
-            os.makedirs(os.path.dirname(place), 0o700, exist_ok=True)
-            os.rename(part, place)
-    except BaseException:
-        os.unlink(part)
-        raise
+            make_folder(folder)
+            os.rename(part, f"{folder}/{digest}")
+        return folder
 
 
-def _other(digest: str, found: str) -> Invalid:
-    return Invalid(f"the content of blob {digest} has the digest {found}", field="digest")
+def make_folder(path: str | Path) -> None:
+    """Make a folder that outlives a power cut, in a folder that exists."""
+    os.makedirs(path, 0o700, exist_ok=True)
+    parent = os.path.dirname(path)
+    sync_files([parent], parent)
 
 
-def _checked(digest: str) -> str:
+def _write(path: str, content: bytes) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        written = os.write(file, content)
+        while written < len(content):
+            written += os.write(file, content[written:])
+    finally:
+        os.close(file)
+
+
+def _wrong_digest(digest: str, actual: str) -> Invalid:
+    return Invalid(f"the content of blob {digest} has the digest {actual}", field="digest")
+
+
+def _check_digest(digest: str) -> str:
     if not is_digest(digest):
         raise Invalid(f"digest: {digest[:80]!r} is not 64 hex digits", field="digest")
     return digest
 
 
-class Part:
-    """Bytes on their way in: a file in `folder`, until `place` tells where its digest belongs."""
+class IncomingFile:
+    """A partial file in `folder`. `keep` moves it to the path that `path_for` returns."""
 
-    def __init__(self, folder: Path, place: Callable[[str], Path]) -> None:
-        self._place = place
+    def __init__(self, folder: Path, path_for: Callable[[str], Path]) -> None:
+        self._path_for = path_for
         self._path = folder / f"{os.getpid()}.{os.urandom(8).hex()}.part"
         self._file: BinaryIO = open(  # noqa: SIM115 - closed by `close`
             os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600), "wb"
@@ -138,26 +226,30 @@ class Part:
         self.size += len(content)
 
     def keep(self, digest: str | None = None) -> str:
-        """Put it in its place and return its digest; with `digest` given, only if that is it."""
-        found = self._hash.hexdigest()
-        if digest is not None and found != digest:
-            raise _other(digest, found)
+        """Keep the file and return its digest. Raise Invalid if it differs from `digest`."""
+        actual = self._hash.hexdigest()
+        if digest is not None and actual != digest:
+            raise _wrong_digest(digest, actual)
+        self._file.flush()
+        os.fsync(self._file.fileno())  # before it gets its name: see Batch
         self._file.close()
-        self._path.rename(self._place(found))
-        return found
+        path = self._path_for(actual)
+        self._path.rename(path)
+        sync_files([path.parent], path.parent)
+        return actual
 
     def close(self) -> None:
-        with suppress(OSError):  # what did not fit on a full disk is still to be written
+        with suppress(OSError):  # on a full disk, the buffer cannot be flushed
             self._file.close()
         self._path.unlink(missing_ok=True)
 
 
 @contextmanager
 def storage_errors() -> Generator[None]:
-    """Turn a full disk into an error that says so."""
+    """Raise StorageFull if the disk is full."""
     try:
         yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise StorageFull("the server's disk is full; free some room and try again") from error
+        raise StorageFull("the server's disk is full; free some space and try again") from error

@@ -1,12 +1,12 @@
-"""Which snapshots are here as a whole, so that one sent before need not be looked at file by file.
+"""Remember which snapshots are complete, so that their files need not be checked one by one.
 
-A snapshot that is whole has a mark, a file named by its digest. Whoever asks for it renews the mark
-alone. A collection takes marks away before the files, and spares what a young mark stands for.
+A complete snapshot has a mark: an empty file named by its digest. A request for the snapshot renews
+only the mark. Pruning removes old marks before files, and keeps the files of recent marks.
 """
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from retarget.blobs.folder import Blobs
@@ -19,40 +19,59 @@ class Snapshots:
         self._root, self._blobs = root, blobs
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = threading.Lock()
-        self._collections = 0  # how many have begun
-        self._under_way = 0
+        self._prunes_started = 0  # how many have ever started
+        self._prunes_running = 0
 
-    def is_whole(self, digest: str, *, now: float) -> bool:
-        """Tell whether a snapshot is here with all its files; it counts as new then."""
+    def is_complete(self, digest: str, *, now: float) -> bool:
+        """Return whether all files of a snapshot are stored. If so, the snapshot counts as new."""
         with self._lock:
             return self._renew(digest, now)
 
-    def missing(self, digest: str, files: Callable[[], Iterable[str]], *, now: float) -> list[str]:
-        """Return the files of a snapshot that are not here. If all are, it gets its mark."""
+    def missing(
+        self, digest: str, files: Callable[[], Mapping[str, int]], *, now: float
+    ) -> list[str]:
+        """Return the missing files of a snapshot. If there are none, mark it as complete.
+
+        `files` returns their sizes by digest.
+        """
         with self._lock:
             if self._renew(digest, now):
                 return []
-            begun = self._collections
-        found = self._blobs.missing(files(), now=now)
-        with self._lock:  # a collection meanwhile may have taken what was there
-            if not found and begun == self._collections and not self._under_way:
+            prunes_before = self._prunes_started
+        sizes = files()
+        missing = self._blobs.missing(sizes, now=now, sizes=sizes)
+        with self._lock:  # a prune meanwhile may have removed files
+            if not missing and prunes_before == self._prunes_started and not self._prunes_running:
                 self._mark(digest).touch(mode=0o600)
-        return found
+        return missing
 
-    def collect(self, wanted: set[str], *, before: float) -> tuple[int, int]:
-        """Remove blobs that nothing refers to and that were not asked for since `before`."""
+    def clear_marks(self) -> None:
+        """Check every file again before a snapshot counts as complete."""
         with self._lock:
-            self._collections += 1
-            self._under_way += 1
-            young = [mark.name for mark in self._root.iterdir() if not _gone(mark, wanted, before)]
+            for mark in self._root.iterdir():
+                mark.unlink(missing_ok=True)
+
+    def prune(self, referenced: set[str], *, before: float) -> tuple[int, int]:
+        """Remove blobs that nothing refers to and that nobody asked for since `before`.
+
+        Return how many were removed, and their size in bytes.
+        """
+        with self._lock:
+            self._prunes_started += 1
+            self._prunes_running += 1
+            recent = [
+                mark.name
+                for mark in self._root.iterdir()
+                if not _remove_if_old(mark, referenced, before)
+            ]
         try:
-            spared = set(wanted)
-            for digest in young:
-                spared |= {digest, *self._files_of(digest)}
-            return self._blobs.collect(spared, before=before)
+            kept = set(referenced)
+            for digest in recent:
+                kept |= {digest, *self._files_of(digest)}
+            return self._blobs.prune(kept, before=before)
         finally:
             with self._lock:
-                self._under_way -= 1
+                self._prunes_running -= 1
 
     def _renew(self, digest: str, now: float) -> bool:
         try:
@@ -71,9 +90,9 @@ class Snapshots:
             return set()
 
 
-def _gone(mark: Path, wanted: set[str], before: float) -> bool:
-    """Take an old mark away that no job needs; tell if it is."""
-    if mark.name in wanted or mark.stat().st_mtime >= before:
+def _remove_if_old(mark: Path, referenced: set[str], before: float) -> bool:
+    """Remove an old mark that nothing refers to. Return whether it was removed."""
+    if mark.name in referenced or mark.stat().st_mtime >= before:
         return False
     mark.unlink()
     return True

@@ -1,4 +1,4 @@
-"""Ctrl-C while a job runs: signals become events, so that no byte on its way is lost."""
+"""Ctrl-C while a job runs: signals become events, so no byte of output is lost."""
 
 import os
 import select
@@ -13,14 +13,14 @@ from typing import Any, Self
 from retarget.cli.terminal import is_terminal
 
 _QUESTION = "[d]etach, [c]ancel, or Enter to keep waiting? "
-_GLANCE = 0.1  # seconds between two looks at what else has happened
+_POLL_SECONDS = 0.1
 
 
 class Choice(Enum):
     DETACH = "detach"
     CANCEL = "cancel"
     WAIT = "wait"
-    WITHDRAWN = "withdrawn"  # something else has settled it
+    WITHDRAWN = "withdrawn"  # the question has become pointless
 
 
 class Interrupts:
@@ -28,11 +28,11 @@ class Interrupts:
 
     def __init__(self, events: "SimpleQueue[Any]") -> None:
         self._events = events
-        self._before: dict[int, Any] = {}
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._put)
+            self._previous[number] = signal.signal(number, self._put)
         return self
 
     def __exit__(
@@ -41,36 +41,36 @@ class Interrupts:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
     def _put(self, number: int, frame: FrameType | None) -> None:
-        self._events.put(signal.Signals(number))  # SimpleQueue.put may be called from anywhere
+        self._events.put(signal.Signals(number))  # SimpleQueue.put is safe in a signal handler
 
 
-def ask(name: str, settled: Callable[[], Choice | None]) -> Choice:
-    """Ask what to do with the job, until there is an answer that is one.
+def ask(job: str, poll: Callable[[], Choice | None]) -> Choice:
+    """Ask what to do with a job until the answer is valid.
 
-    `settled` is asked ten times a second whether there is a choice without an answer.
+    `poll` is called ten times per second; a choice that it returns ends the question.
     """
-    _write(f"\njob {name}: {_QUESTION}")
+    _write(f"\njob {job}: {_QUESTION}")
     while True:
-        choice = settled()
+        choice = poll()
         if choice is not None:
             _write("\r\x1b[K" if _is_erasable(choice) else "\n")
             return choice
-        if not select.select([sys.stdin], [], [], _GLANCE)[0]:
+        if not select.select([sys.stdin], [], [], _POLL_SECONDS)[0]:
             continue
-        answer = os.read(sys.stdin.fileno(), 4096)  # a terminal gives one line at a time
-        choice = _choice(answer.decode(errors="replace"))
+        answer = os.read(sys.stdin.fileno(), 4096)  # a terminal returns one line at a time
+        choice = _parse(answer.decode(errors="replace"))
         if choice is not None:
             return choice
-        _write(f"please answer d, c or nothing; {_QUESTION}")
+        _write(f"please answer d or c, or press Enter; {_QUESTION}")
 
 
-def _choice(answer: str) -> Choice | None:
+def _parse(answer: str) -> Choice | None:
     word = answer.strip().lower()
-    if not answer:  # end of input: nobody is there
+    if not answer:  # end of input: the terminal is gone
         return Choice.DETACH
     if not word:
         return Choice.WAIT

@@ -1,79 +1,42 @@
-"""`retarget job …`: watch, stop and fetch jobs."""
+"""`retarget job …`: watch, stop, compare and download jobs."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from retarget.cli.compare import compare
-from retarget.cli.complete import complete_state, complete_target
-from retarget.cli.find import AsJson, JobName, JobNames, find_job, job_named
-from retarget.cli.groups import new_group
+from retarget.cli.groups import Command, new_group
+from retarget.cli.job_actions import cancel, delete, wait
+from retarget.cli.job_list import list_jobs
+from retarget.cli.lookup import AsJson, Force, JobName, find_job
 from retarget.cli.metrics import metrics
-from retarget.cli.terminal import say, tell, visible, write_bytes, write_json
-from retarget.core.errors import Invalid, RetargetError
-from retarget.core.states import JobState
+from retarget.cli.rerun import rerun
+from retarget.cli.terminal import print_result, print_status, printable, write_json
+from retarget.core.errors import Invalid
 
 if TYPE_CHECKING:
-    from retarget.sdk.jobs import Job
+    from retarget.sdk.job import Job
 
 app = new_group()
 
-AnyTarget = Annotated[
-    str | None,
-    typer.Option(
-        "--target",
-        "-t",
-        metavar="NAME",
-        help="Only on this target.",
-        autocompletion=complete_target,
-    ),
-]
-_STATES = ", ".join(JobState)
 
-
-@app.command("list")
-def list_jobs(
-    state: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="STATE",
-            help=f"Only in this state; repeatable. States: {_STATES}.",
-            autocompletion=complete_state,
-        ),
-    ] = None,
-    target: AnyTarget = None,
-    experiment: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only of this experiment.")
-    ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many.")] = 100,
-    as_json: AsJson = False,
-) -> None:
-    """List jobs, the newest first."""
-    from retarget.sdk.workspace import Workspace
-
-    jobs = Workspace().jobs.list(
-        state=_known_states(state or []), target=target, experiment=experiment, limit=limit
-    )
-    if as_json:
-        write_json([job.to_json() for job in jobs])
-    else:
-        from retarget.cli.show import show_jobs
-
-        show_jobs(jobs, chosen=bool(state or target or experiment))
+app.command("list", cls=Command)(list_jobs)
 
 
 @app.command()
 def show(
     name: JobName,
     timing: Annotated[
-        bool, typer.Option("--timing", help="Show when each stage was reached, and nothing else.")
+        bool, typer.Option("--timing", help="Show only when the job reached each stage.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a job: where it stands and why, what it runs, logged and left, and its history."""
+    """Show a job: state, command, logged values, outputs and history."""
     job = find_job(name)
     if timing and as_json:
         write_json([asdict(stage) for stage in job.timing()])
@@ -83,13 +46,13 @@ def show(
         stages = job.timing()
         show_timing(stages)
         if stages[-1].name != "ended":
-            say(visible(f"{job.state.value}: {job.reason}"), "dim")
+            print_status(printable(f"{job.state.value}: {job.reason}"), "dim")
     elif as_json:
-        told = job.tracking()
-        logged = {key: point.value for key, point in told.metrics.items()}
-        about = {"metrics": logged, "params": told.params, "tags": told.tags}
-        more = {"exit_code": job.exit_code, "models": told.models}
-        write_json(job.to_json() | more | about)
+        tracking = job.tracking()
+        values = {key: point.value for key, point in tracking.metrics.items()}
+        logged = {"metrics": values, "params": tracking.params, "tags": tracking.tags}
+        result = {"exit_code": job.exit_code, "models": tracking.models}
+        write_json(job.to_json() | result | logged)
     else:
         from retarget.cli.show import show_job
 
@@ -97,188 +60,213 @@ def show(
 
 
 @app.command()
-def logs(  # noqa: PLR0913  one parameter an option
+def logs(  # noqa: PLR0913  one parameter per option
     name: JobName,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as it grows.")] = False,
-    stream: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only prepare, output, or rank-N.")
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing until the job ends.")
+    ] = False,
+    lines: Annotated[
+        int | None,
+        typer.Option(
+            "--lines",
+            "-n",
+            metavar="N",
+            min=0,
+            help="Start with the last N lines of the output, of each process.",
+        ),
     ] = None,
-    rank: Annotated[int | None, typer.Option(metavar="N", min=0, help="Only this process.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Only lines since then: an age such as 10m, or 2026-11-18T09:30."
+        ),
+    ] = None,
+    timestamps: Annotated[
+        bool, typer.Option("--timestamps", help="Begin each line with the time it was written.")
+    ] = False,
+    stream: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Only this stream: prepare, output, stdout, stderr, rank-N."
+        ),
+    ] = None,
+    rank: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Only the process with this rank.")
+    ] = None,
     attempt: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="An earlier attempt.")
+        int | None, typer.Option(metavar="N", min=1, help="Attempt to read. Default: the last.")
     ] = None,
     file: Annotated[
-        str | None, typer.Option(metavar="PATH", help="A file the script wrote under logs/.")
+        str | None, typer.Option(metavar="PATH", help="A file that the script wrote to logs/.")
     ] = None,
 ) -> None:
-    """Print a job's log: what prepared it, then what the script wrote, byte for byte.
+    """Print the log of a job.
 
-    With -f it goes on until the job has ended; Ctrl-C only stops watching.
+    First comes the preparation (code, environment), then the output of the script, byte for byte.
+    With -n only the end of the output is read, or of the preparation if there is no output yet.
+    Times are local, and accurate to about a tenth of a second.
+    Ctrl-C stops only the printing; the job keeps running.
     """
-    chosen = _stream(stream, rank, file)
+    chosen = _chosen_stream(stream, rank, file)
     job = find_job(name)
-    for piece in _pieces(job, chosen, attempt, follow=follow):
-        write_bytes(piece, to=sys.stdout)
+    from retarget.cli.log_writer import LogWriter
+
+    log = LogWriter()
+    if since is not None or timestamps:
+        read = _Reading(follow, lines, None if since is None else _parse_since(since))
+        pieces = _lines(job, chosen, attempt, read, timestamps=timestamps)
+    else:
+        pieces = _pieces(job, chosen, attempt, _Reading(follow, lines))
+    for piece in pieces:
+        log.write(piece, to=sys.stdout)
+        if follow:
+            log.flush()  # the rest of the line may come much later
+    log.flush()
 
 
-@app.command()
-def wait(name: JobName) -> None:
-    """Wait until a job has ended, and exit with its exit code. Ctrl-C only stops watching."""
-    job = find_job(name)
-    job.wait()
-    from retarget.cli.watch import describe_end
-
-    say(describe_end(job), "dim" if job.exit_code == 0 else "red")
-    raise typer.Exit(job.exit_code or 0)
-
-
-@app.command()
-def cancel(names: JobNames) -> None:
-    """Stop jobs. It returns at once; `retarget job wait` tells when they are gone."""
-    _each(names, lambda job: job.cancel(), "canceling")
+app.command(cls=Command)(wait)
+app.command(cls=Command)(cancel)
 
 
 @app.command()
 def outputs(
     name: JobName,
     path: Annotated[
-        str, typer.Argument(metavar="PATH", help="One file, or a folder of them; all if left out.")
+        str, typer.Argument(metavar="PATH", help="One file or folder. Default: all files.")
     ] = "",
     download: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Fetch them: DIR/outputs/… and so on."),
+        typer.Option(
+            metavar="DIR", help="Download the files: outputs/model.pkl to DIR/outputs/model.pkl."
+        ),
     ] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the files a job left, or fetch them.
+    """List or download the files of a job.
 
-    These are what it wrote to outputs/ and logs/, and the artifacts it logged.
+    These are the files it wrote to outputs/ and logs/, files it wrote elsewhere (as workdir/…), and
+    the artifacts it logged.
+
+    \b
+    Examples:
+      retarget job outputs night
+      retarget job outputs night outputs/model.pkl --download .
     """
-    from dataclasses import asdict
-
-    from retarget.sdk.downloads import wanted
+    from retarget.cli.live_bar import Transfer
+    from retarget.sdk.downloads import differing_files, name_files, select_outputs
 
     job = find_job(name)
     if download is not None:
-        paths = [str(each) for each in job.download(path, to=download)]
-        write_json(paths) if as_json else [tell(each) for each in paths]
+        replaced = differing_files(Path(download), select_outputs(job.outputs(), path, job.name))
+        with Transfer(f"downloading from {job.name}", f"downloaded from {job.name}") as transfer:
+            files = job.download(
+                path.lstrip("/"), to=download, overwrite=force, progress=transfer.update
+            )
+        paths = [str(file) for file in files]
+        write_json(paths) if as_json else [print_result(path) for path in paths]
         if not paths:
-            say("no outputs", "dim")
+            print_status("no outputs", "dim")
+        if replaced:
+            names = name_files(replaced)
+            print_status(f"replaced {names}, which had different content", "dim")
         return
-    found = wanted(job.outputs(), path, job.name)
+    selected = select_outputs(job.outputs(), path, job.name)
     if as_json:
-        write_json([asdict(each) for each in found])
+        write_json([asdict(output) for output in selected])
     else:
         from retarget.cli.show import show_outputs
 
-        show_outputs(found)
+        show_outputs(selected)
 
 
 app.command()(metrics)
 app.command()(compare)
 
 
-@app.command()
-def rerun(
-    name: JobName,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--target", "-t", metavar="NAME", help="On this one.", autocompletion=complete_target
-        ),
-    ] = None,
-    new_name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="The new job's name.")
-    ] = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Print the new name and do not wait.")
-    ] = False,
-) -> None:
-    """Run the same code, command and environment again, and watch it as `run` does."""
-    from retarget.cli.submit import show_submitted
-
-    job = find_job(name)
-    raise typer.Exit(show_submitted(lambda: job.rerun(target=target, name=new_name), detach=detach))
+app.command(cls=Command)(rerun)
 
 
 @app.command()
 def why(name: JobName, as_json: AsJson = False) -> None:
-    """Say why a job is where it is: what it waits for, and behind whom."""
-    from dataclasses import asdict
+    """Explain the state of a job, such as why it waits or failed.
 
-    told = find_job(name).why()
+    For a queued job, the jobs ahead of it are listed too.
+    """
+    explanation = find_job(name).why()
     if as_json:
-        write_json(asdict(told))
+        write_json(asdict(explanation))
     else:
         from retarget.cli.show import show_why
 
-        show_why(told)
+        show_why(explanation)
 
 
-@app.command()
-def delete(
-    names: JobNames,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> None:
-    """Remove jobs that have ended, with all they left: logs, outputs, metrics, artifacts.
-
-    Versions of models stay, with their files. Without a terminal it does not ask.
-    """
-    if not yes and sys.stdin.isatty():
-        what = f"{', '.join(names)} with logs, outputs, metrics and artifacts"
-        typer.confirm(f"Remove {what}?", abort=True, err=True)
-    _each(names, lambda job: job.delete(), "removed")
+app.command(cls=Command)(delete)
 
 
-def _known_states(given: list[str]) -> list[str]:
-    known = [state.value for state in JobState]
-    for state in given:
-        if state not in known:
-            raise Invalid(f"there is no state {state!r}; states are {', '.join(known)}")
-    return given
-
-
-def _stream(stream: str | None, rank: int | None, file: str | None) -> str | None:
-    given = [each for each in (stream, file, None if rank is None else f"rank-{rank}") if each]
-    if len(given) > 1:
-        raise Invalid("--stream, --rank and --file each name one stream; give one of them")
+def _chosen_stream(stream: str | None, rank: int | None, file: str | None) -> str | None:
+    streams = [name for name in (stream, file, None if rank is None else f"rank-{rank}") if name]
+    if len(streams) > 1:
+        raise Invalid("--stream, --rank and --file exclude each other; choose one")
     if file is not None and not file.startswith("logs/"):
         return f"logs/{file}"
-    return given[0] if given else None
+    return streams[0] if streams else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How to read a log: until now or until its end, from its beginning or from its last lines."""
+
+    follow: bool
+    lines: int | None
+    since: datetime | None = None
+
+
+def _parse_since(since: str) -> datetime:
+    from retarget.sdk.log_lines import parse_since
+
+    return parse_since(since, field="--since")
+
+
+def _lines(
+    job: "Job", stream: str | None, attempt: int | None, reading: _Reading, *, timestamps: bool
+) -> Iterator[bytes]:
+    """Yield whole lines, with their rank and, if asked for, their time."""
+    for line in job.log_lines(
+        stream,
+        attempt=attempt,
+        follow=reading.follow,
+        since=reading.since,
+        lines=reading.lines,
+    ):
+        time = line.at.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] if timestamps else ""
+        rank = f"[rank {line.stream[5:]}] " if line.stream.startswith("rank-") else ""
+        yield (f"{time} {rank}" if time else rank).encode() + line.content
 
 
 def _pieces(
-    job: "Job", stream: str | None, attempt: int | None, *, follow: bool
+    job: "Job", stream: str | None, attempt: int | None, reading: _Reading
 ) -> Iterator[bytes]:
-    from retarget.sdk.follow import labelled
+    from retarget.sdk.follow import label_ranks
 
     if stream is not None:
-        return job.read_log(stream, attempt=attempt, follow=follow)
-    if follow and attempt is None:
-        return (piece for _, piece in labelled(job.follow()))
-    return _both(job, attempt, follow=follow)
+        return job.read_log(stream, attempt=attempt, follow=reading.follow, lines=reading.lines)
+    if reading.follow and attempt is None:
+        return (piece for _, piece in label_ranks(job.follow(lines=reading.lines)))
+    return _whole_log(job, attempt, reading)
 
 
-def _both(job: "Job", attempt: int | None, *, follow: bool) -> Iterator[bytes]:
+def _whole_log(job: "Job", attempt: int | None, reading: _Reading) -> Iterator[bytes]:
     if not job.to_json()["attempt"]:
-        say(f"{job.name} has no log yet: {job.state.value}, {job.reason}", "dim")
+        print_status(f"{job.name} has no log yet: {job.state.value}, {job.reason}", "dim")
         return
-    yield from job.read_log("prepare", attempt=attempt, follow=follow)
-    yield from job.read_log(attempt=attempt, follow=follow)
+    follow, lines = reading.follow, reading.lines
+    if lines is None or not _has_output(job, attempt):
+        yield from job.read_log("prepare", attempt=attempt, follow=follow, lines=lines)
+    yield from job.read_log(attempt=attempt, follow=follow, lines=lines)
 
 
-def _each(names: Sequence[str], act: Callable[["Job"], None], done: str) -> None:
-    """Do it for all and tell of each; one that fails does not keep the others from it."""
-    from retarget.sdk.workspace import Workspace
-
-    jobs = Workspace().jobs
-    failed = False
-    for name in names:
-        try:
-            act(job_named(jobs, name))
-            say(f"{done} {name}", "dim")
-        except RetargetError as error:
-            say(f"error: {error}", "red")
-            failed = True
-    if failed:
-        raise typer.Exit(1)
+def _has_output(job: "Job", attempt: int | None) -> bool:
+    streams = job.streams(attempt=attempt)
+    return any(stream.size and stream.stream.startswith(("output", "rank-")) for stream in streams)

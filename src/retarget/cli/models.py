@@ -1,4 +1,4 @@
-"""`retarget model …`: the registry of models."""
+"""`retarget model …`: manage registered models and their versions."""
 
 import sys
 from collections.abc import Iterable
@@ -7,10 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retarget.cli.complete import complete_job, complete_model
-from retarget.cli.find import AsJson, find_job, nearest
+from retarget.cli.completion import complete_job, complete_model
 from retarget.cli.groups import new_group
-from retarget.cli.terminal import say, tell, visible, write_json
+from retarget.cli.lookup import AsJson, Force, closest_name, find_job
+from retarget.cli.terminal import (
+    confirm_deletion,
+    print_result,
+    print_status,
+    printable,
+    write_json,
+)
 from retarget.core.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -19,13 +25,13 @@ if TYPE_CHECKING:
 app = new_group()
 
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="A model's name.", autocompletion=complete_model)
+    str, typer.Argument(metavar="NAME", help="Name of a model.", autocompletion=complete_model)
 ]
 Reference = Annotated[
     str,
     typer.Argument(
         metavar="NAME[:VERSION]",
-        help="A model's name, NAME:3 or NAME@ALIAS.",
+        help="Name of a model, NAME:3 or NAME@ALIAS.",
         autocompletion=complete_model,
     ),
 ]
@@ -33,7 +39,7 @@ Reference = Annotated[
 
 @app.command("list")
 def list_models(as_json: AsJson = False) -> None:
-    """List models, each with its newest version.
+    """List models and their newest versions.
 
     \b
     Example:
@@ -42,26 +48,26 @@ def list_models(as_json: AsJson = False) -> None:
     """
     from retarget.sdk.workspace import Workspace
 
-    found = Workspace().models()
+    models = Workspace().models.list()
     if as_json:
-        write_json([each.to_json() for each in found])
+        write_json([model.to_json() for model in models])
     else:
         from retarget.cli.show_models import show_models
 
-        show_models(found)
+        show_models(models)
 
 
 @app.command()
 def show(
     name: Reference,
     version: Annotated[
-        str | None, typer.Argument(metavar="VERSION", help="A number or an alias.")
+        str | None, typer.Argument(metavar="VERSION", help="Number or alias of a version.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a model, or one version of it.
+    """Show a model and its versions, or one version.
 
-    Of a model its versions are shown; of a version its files, and what it came from.
+    A version is shown with its files and the job, code and environment that it came from.
 
     \b
     Examples:
@@ -69,22 +75,22 @@ def show(
       retarget model show iris 3
       retarget model show iris@champion
     """
-    name, chosen = _parsed(name)
-    if version is not None and chosen is not None:
-        raise Invalid(f"a version was given twice: {chosen!r} and {version!r}")
-    model, chosen = _model(name), chosen or version
-    found = model if chosen is None else _version(model, chosen)
+    name, referenced = _parse_reference(name)
+    if version is not None and referenced is not None:
+        raise Invalid(f"got two versions, {referenced!r} and {version!r}; pass only one")
+    model, chosen = _model(name), referenced or version
+    item = model if chosen is None else _version(model, chosen)
     from retarget.sdk.models import Model
 
     if as_json:
-        told = found.to_json()
-        if not isinstance(found, Model):
-            told["files"] = [asdict(each) for each in found.files()]
-        write_json(told)
+        view = item.to_json()
+        if not isinstance(item, Model):
+            view["files"] = [asdict(file) for file in item.files()]
+        write_json(view)
         return
     from retarget.cli.show_models import show_model, show_version
 
-    show_model(found) if isinstance(found, Model) else show_version(found)
+    show_model(item) if isinstance(item, Model) else show_version(item)
 
 
 @app.command()
@@ -92,26 +98,31 @@ def register(
     name: Name,
     job: Annotated[
         str,
-        typer.Option(metavar="JOB", help="The job that left it.", autocompletion=complete_job),
+        typer.Option(metavar="JOB", help="Job that wrote the model.", autocompletion=complete_job),
     ],
     path: Annotated[
-        str, typer.Option(metavar="PATH", help="What it left: a file, a folder, a logged model.")
+        str,
+        typer.Option(metavar="PATH", help="File or folder of the job, or a model it logged."),
     ],
-    description: Annotated[str, typer.Option(metavar="TEXT", help="About this version.")] = "",
-    tag: Annotated[list[str] | None, typer.Option(metavar="K=V", help="A tag; repeatable.")] = None,
+    description: Annotated[
+        str, typer.Option(metavar="TEXT", help="Description of this version.")
+    ] = "",
+    tag: Annotated[
+        list[str] | None, typer.Option(metavar="K=V", help="Set a tag; repeatable.")
+    ] = None,
 ) -> None:
-    """Make a version of a model of what a job left.
+    """Register files of a job as a new version of a model.
 
-    The model is made if there is none. The version keeps its files when the job is deleted. It
-    prints NAME:VERSION.
+    The model is created if it does not exist. The version keeps its files if the job is deleted.
+    Prints NAME:VERSION.
 
     \b
     Example:
       retarget model register iris --job night --path outputs/model.pkl
     """
-    tags = dict(_pair(each) for each in tag or [])
-    made = find_job(job).register_model(name, path, description=description, tags=tags)
-    tell(f"{made.name}:{made.version}")
+    tags = dict(_parse_tag(text) for text in tag or [])
+    version = find_job(job).register_model(name, path, description=description, tags=tags)
+    print_result(f"{version.name}:{version.version}")
 
 
 @app.command()
@@ -119,36 +130,47 @@ def download(
     name: Reference,
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Where to; else to NAME-VERSION."),
+        typer.Option(
+            "--output", "-o", metavar="DIR", help="Folder to write to. Default: NAME-VERSION."
+        ),
     ] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch the files of a version, and print where they are.
+    """Download the files of a version and print their paths.
 
-    The newest is taken if none is named.
+    Default: the newest version.
 
     \b
     Examples:
       retarget model download iris -o models/iris
       retarget model download iris@champion
     """
-    name, version = _parsed(name)
-    found = _version(_model(name), version or "latest")
-    folder = f"{found.name}-{found.version}" if output is None else output
-    paths = [str(each) for each in found.download(folder)]
-    write_json(paths) if as_json else [tell(each) for each in paths]
+    from retarget.cli.live_bar import Transfer
+
+    name, referenced = _parse_reference(name)
+    version = _version(_model(name), referenced or "latest")
+    folder = f"{version.name}-{version.version}" if output is None else output
+    label = f"{version.name}:{version.version}"
+    with Transfer(f"downloading {label}", f"downloaded {label}") as transfer:
+        files = version.download(folder, overwrite=force, progress=transfer.update)
+    paths = [str(path) for path in files]
+    write_json(paths) if as_json else [print_result(path) for path in paths]
 
 
 @app.command()
 def alias(
     name: Name,
-    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="Such as champion.")],
+    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="Alias, such as champion.")],
     version: Annotated[
-        str | None, typer.Argument(metavar="VERSION", help="A number, or another alias.")
+        str | None,
+        typer.Argument(metavar="VERSION", help="Number, or another alias, of a version."),
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the alias.")] = False,
 ) -> None:
-    """Point an alias at a version; it leaves the one that had it before.
+    """Point an alias at a version of a model.
+
+    An alias points at one version; setting it again moves it.
 
     \b
     Examples:
@@ -156,17 +178,17 @@ def alias(
       retarget model alias iris champion --remove
     """
     if remove == (version is not None):
-        raise Invalid("give the version that the alias is to point at, or --remove")
+        raise Invalid("missing version; pass its number, or use --remove")
     model = _model(name)
     if version is None:
         if alias not in model.aliases:
-            raise NotFound(f"{name!r} has no alias {alias!r}; it has {_names(model.aliases)}")
+            raise NotFound(f"{name!r} has no alias {alias!r}; it has {_join(model.aliases)}")
         model.remove_alias(alias)
-        say(f"{name}@{alias} is removed", "dim")
+        print_status(f"removed {name}@{alias}", "dim")
         return
-    found = _version(model, version.removeprefix(f"{name}:"))
-    found.alias(alias)
-    say(f"{name}@{alias} is version {found.version}", "dim")
+    chosen = _version(model, version.removeprefix(f"{name}:"))
+    chosen.alias(alias)
+    print_status(f"{name}@{alias} is version {chosen.version}", "dim")
 
 
 @app.command()
@@ -174,27 +196,31 @@ def delete(
     name: Reference,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Remove a version with its files, or a model with all its versions.
+    """Delete a version and its files, or a model and all its versions.
 
-    Without a terminal it does not ask.
+    The command asks first, unless it runs without a terminal.
 
     \b
     Examples:
       retarget model delete iris:3
       retarget model delete iris --yes
     """
-    name, version = _parsed(name)
+    name, referenced = _parse_reference(name)
     model = _model(name)
-    chosen = None if version is None else _version(model, version)
-    what = _all_of(model) if chosen is None else f"{name}:{chosen.version}"
+    version = None if referenced is None else _version(model, referenced)
+    label = _describe(model) if version is None else f"{name}:{version.version}"
     if not yes and sys.stdin.isatty():
-        typer.confirm(visible(f"Remove {what} and the files?"), abort=True, err=True)
-    (chosen or model).delete()
-    say(f"removed {what}", "dim")
+        confirm_deletion(printable(f"Delete {label} and its files?"))
+    aliases = version.aliases if version is not None else ()
+    (version or model).delete()
+    names = f" and its alias{'es' * (len(aliases) > 1)} {', '.join(aliases)}" if aliases else ""
+    print_status(f"deleted {label}{names}", "dim")
+    if version is not None and not _model(name).versions():
+        print_status(f"{name} has no versions left; delete it with: retarget model delete {name}")
 
 
-def _parsed(reference: str) -> tuple[str, str | None]:
-    """Part NAME:VERSION or NAME@ALIAS."""
+def _parse_reference(reference: str) -> tuple[str, str | None]:
+    """Split NAME:VERSION or NAME@ALIAS."""
     for sign in ":@":
         if sign in reference:
             name, _, version = reference.rpartition(sign)
@@ -209,34 +235,36 @@ def _model(name: str) -> "Model":
 
     workspace = Workspace()
     try:
-        return workspace.model(name)
+        return workspace.models[name]
     except NotFound as error:
-        near = nearest(name, [each.name for each in workspace.models()])
-        hint = "`retarget model list` shows them" if near is None else f"did you mean {near!r}?"
+        suggestion = closest_name(name, [model.name for model in workspace.models])
+        hint = (
+            "see `retarget model list`" if suggestion is None else f"did you mean {suggestion!r}?"
+        )
         raise NotFound(f"no model named {name!r}; {hint}") from error
 
 
-def _version(model: "Model", wanted: str) -> "ModelVersion":
+def _version(model: "Model", name: str) -> "ModelVersion":
     try:
-        return model[wanted]
+        return model[name]
     except (NotFound, Invalid) as error:
-        known = _names(str(each.version) for each in model.versions())
-        also = f" and the aliases {_names(model.aliases)}" if model.aliases else ""
-        message = f"{model.name!r} has no version {wanted!r}; it has {known}{also}"
+        versions = _join(str(version.version) for version in model.versions())
+        aliases = f" and the aliases {_join(model.aliases)}" if model.aliases else ""
+        message = f"{model.name!r} has no version {name!r}; it has {versions}{aliases}"
         raise NotFound(message) from error
 
 
-def _names(known: Iterable[str]) -> str:
-    return ", ".join(known) or "none"
+def _join(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
 
 
-def _all_of(model: "Model") -> str:
+def _describe(model: "Model") -> str:
     count = len(model.versions())
     return f"{model.name} with {count} version{'s' * (count != 1)}"
 
 
-def _pair(text: str) -> tuple[str, str]:
-    key, sign, value = text.partition("=")
-    if not key or not sign:
-        raise Invalid(f"--tag {text!r}: write K=V")
+def _parse_tag(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise Invalid(f"--tag {text!r} is not K=V")
     return key, value

@@ -1,4 +1,4 @@
-"""Numbers in a terminal: short ones, and a line of them."""
+"""Numbers for the terminal: short text, and sparklines."""
 
 import math
 import os
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_LETTERS = "_.-=+*#@"  # where blocks cannot be shown
-_NO_NUMBER = "x"  # NaN or infinite
-_POOR = ("dumb", "linux")  # terminals without the blocks
+_ASCII_MARKS = "_.-=+*#@"  # for terminals that cannot show the blocks
+_NOT_FINITE = "x"  # NaN or infinite
+_TERMINALS_WITHOUT_BLOCKS = ("dumb", "linux")
 
 
 def show_number(value: float | None) -> str:
@@ -27,19 +27,19 @@ def show_number(value: float | None) -> str:
 
 def sparkline(values: Sequence[float], width: int, *, blocks: bool) -> str:
     """Draw values as one line of at most `width` characters."""
-    levels = _levels(values, width)
-    marks = _BLOCKS if blocks else _LETTERS
-    numbers = [each for each in levels if each is not None]
-    low, high = min(numbers, default=0.0), max(numbers, default=0.0)
+    means = _means(values, width)
+    marks = _BLOCKS if blocks else _ASCII_MARKS
+    finite = [mean for mean in means if mean is not None]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
     return "".join(
-        _NO_NUMBER if each is None else marks[_place(each, low, high, len(marks))]
-        for each in levels
+        _NOT_FINITE if mean is None else marks[_level(mean, low, high, len(marks))]
+        for mean in means
     )
 
 
 def shows_blocks() -> bool:
-    """Tell whether stdout takes the characters of a sparkline."""
-    if sys.stdout.isatty() and os.environ.get("TERM") in _POOR:
+    """Return whether stdout can show the characters of a sparkline."""
+    if sys.stdout.isatty() and os.environ.get("TERM") in _TERMINALS_WITHOUT_BLOCKS:
         return False
     try:
         _BLOCKS.encode(getattr(sys.__stdout__, "encoding", None) or "ascii")
@@ -48,21 +48,21 @@ def shows_blocks() -> bool:
     return True
 
 
-def _levels(values: Sequence[float], width: int) -> list[float | None]:
-    """Return the mean of each part of the values; None of one without a number."""
+def _means(values: Sequence[float], width: int) -> list[float | None]:
+    """Split the values into at most `width` slices and return the mean of each."""
     count = min(width, len(values))
-    edges = [part * len(values) // count for part in range(count + 1)] if count else []
+    edges = [number * len(values) // count for number in range(count + 1)] if count else []
     return [_mean(values[start:end]) for start, end in pairwise(edges)]
 
 
 def _mean(values: Sequence[float]) -> float | None:
-    numbers = [each for each in values if math.isfinite(each)]
-    # divided first: the sum of large numbers may be none
-    return sum(each / len(numbers) for each in numbers) if numbers else None
+    finite = [value for value in values if math.isfinite(value)]
+    # divide before adding: the sum of large numbers may overflow
+    return sum(value / len(finite) for value in finite) if finite else None
 
 
-def _place(value: float, low: float, high: float, places: int) -> int:
-    spread = high / 2 - low / 2
+def _level(value: float, low: float, high: float, count: int) -> int:
+    spread = high / 2 - low / 2  # halved: the difference of large numbers may overflow
     if not spread:
-        return places // 2
-    return round((value / 2 - low / 2) / spread * (places - 1))
+        return count // 2
+    return round((value / 2 - low / 2) / spread * (count - 1))

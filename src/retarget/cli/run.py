@@ -1,137 +1,103 @@
-"""`retarget run`: submit, show what happens, end with the job's exit code."""
+"""`retarget run`: submit a job, show its output, exit with its exit code."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from retarget.cli.complete import complete_environment, complete_target
-from retarget.cli.terminal import write_json
+from retarget.cli import job_options as option
+from retarget.cli.snapshot import report_scan
+from retarget.cli.terminal import print_status, write_json
+from retarget.cli.variables import describe_secrets, read_variables
 from retarget.core.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
     from retarget.sdk.workspace import Workspace
 
-Target = Annotated[
-    str,
-    typer.Option(
-        "--target", "-t", metavar="NAME", help="Where to run.", autocompletion=complete_target
-    ),
-]
+_DEFINITIONS = (".yml", ".yaml", ".txt", ".toml")  # files that define an environment
 
 
-def run(  # noqa: PLR0913  one parameter an option
+def run(  # noqa: PLR0913  one parameter per option
     context: typer.Context,
     script: Annotated[
         str | None,
         typer.Argument(
             metavar="SCRIPT [-- ARGS]",
-            help="A .py, .sh or executable file; what follows `--` is for it.",
+            help="A .py, .sh, .ipynb or executable file. Arguments after `--` go to it.",
         ),
     ] = None,
-    target: Target = "local",
-    code: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="The folder to send: this one, or the script's own."),
-    ] = None,
-    environment: Annotated[
-        str | None,
-        typer.Option(
-            "--env",
-            "-e",
-            metavar="FILE|NAME",
-            help="conda.yml, requirements.txt, pyproject.toml, or a registered name.",
-            autocompletion=complete_environment,
-        ),
-    ] = None,
-    python: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help="An interpreter, used as it is; with --env or --pip, the version to build with.",
-        ),
-    ] = None,
-    pip: Annotated[
-        list[str] | None, typer.Option(metavar="PKG", help="A package to install; repeatable.")
-    ] = None,
-    image: Annotated[
-        str | None, typer.Option(metavar="IMAGE", help="A container image to run in.")
-    ] = None,
-    dockerfile: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A Dockerfile to build that image from.")
-    ] = None,
-    build_context: Annotated[
-        str | None,
-        typer.Option("--context", metavar="DIR", help="The folder it is built in: the file's own."),
-    ] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="A name for the job.")] = None,
-    experiment: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What the job belongs to.")
-    ] = None,
-    set_env: Annotated[
-        list[str] | None, typer.Option(metavar="K=V", help="A variable to set; repeatable.")
-    ] = None,
-    cpus: Annotated[float | None, typer.Option(metavar="N", help="CPUs a node.")] = None,
-    memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory a node: 512m, 2g.")
-    ] = None,
-    gpus: Annotated[int | None, typer.Option(metavar="N", help="GPUs a node.")] = None,
-    nodes: Annotated[int | None, typer.Option(metavar="N", help="Machines.")] = None,
-    processes_per_node: Annotated[
-        int | None, typer.Option(metavar="N", help="Processes on each.")
-    ] = None,
-    retries: Annotated[
-        int | None, typer.Option(metavar="N", help="Further tries if it fails.")
-    ] = None,
-    timeout: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="How long it may run: 90s, 15m, 1h30m; a plain number is seconds.",
-        ),
-    ] = None,
-    priority: Annotated[
-        int | None, typer.Option(metavar="N", help="Higher ones go first; 0 is usual.")
-    ] = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Print the job's name and do not wait.")
-    ] = False,
+    target: option.Target = None,
+    cpus: option.Cpus = None,
+    memory: option.Memory = None,
+    gpus: option.Gpus = None,
+    nodes: option.Nodes = None,
+    processes_per_node: option.ProcessesPerNode = None,
+    environment: option.EnvironmentName = None,
+    python: option.Python = None,
+    pip: option.Pip = None,
+    allow_pip: option.AllowPip = False,
+    image: option.Image = None,
+    dockerfile: option.Dockerfile = None,
+    build_context: option.BuildContext = None,
+    conda_from_pypi: option.CondaFromPypi = False,
+    variables: option.Variables = None,
+    env_file: option.VariablesFile = None,
+    secrets: option.SecretNames = None,
+    code: option.Code = None,
+    include: option.Include = None,
+    keep: option.Keep = None,
+    split_stderr: option.SplitStderr = False,
+    name: option.Name = None,
+    experiment: option.Experiment = None,
+    retries: option.Retries = None,
+    timeout: option.Timeout = None,
+    priority: option.Priority = None,
+    profile: option.Profile = None,
+    detach: option.Detach = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be started, and start nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be started; start nothing.")
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="With --dry-run: print the whole plan as JSON.")
+        bool,
+        typer.Option("--json", help="With --detach or --dry-run: print the job or plan as JSON."),
     ] = False,
 ) -> None:
     """Run a script, or a command after `--`, on a target.
 
-    The folder is sent as it is now, the output comes as it is written, and the exit code is the
-    job's: 130 when it was canceled, 124 when it ran out of time. Ctrl-C asks whether to detach,
-    cancel or keep waiting; a second one at the question cancels. A job gets no stdin.
+    Retarget sends the folder as it is now, shows the output as it is written, and exits with the
+    job's exit code: 130 if the job was canceled, 124 if it timed out. On Ctrl-C you can detach,
+    cancel or keep waiting; a second Ctrl-C cancels. A job has no stdin.
 
     \b
     Examples:
-      retarget run train.py                    this folder, on this machine
-      retarget run --cpus 2 --gpus 1 train.py  it waits until they are free
-      retarget run --env conda.yml train.py -- --lr 0.1
-      retarget run --pip scikit-learn train.py
+      retarget run train.py                      this folder, on this machine
+      retarget run --cpus 2 --gpus 1 train.py    waits until they are free
+      retarget run -e conda.yml train.py -- --lr 0.1
+      retarget run --pip scikit-learn --secret HF_TOKEN train.py
       retarget run --image python:3.12-slim train.py
-      retarget run -d --name night train.py    do not wait
-      retarget run -- nvidia-smi               a command instead of a script
+      retarget run study.ipynb -- -p lr 0.1      keeps outputs/study.ipynb
+      retarget run -d --name night train.py      does not wait
+      retarget run -- nvidia-smi                 a command, not a script
     """
-    if as_json and not dry_run:
-        raise Invalid("--json goes with --dry-run; `retarget job show NAME --json` tells of a job")
-    what, args = _what(script, context.args, context.obj)
+    if as_json and not (dry_run or detach):
+        raise Invalid(
+            "--json needs --detach or --dry-run, because the script's output goes to stdout"
+        )
+    work, args = _work(script, context)
     options: dict[str, Any] = {
         "code": code,
         "target": target,
         "args": args,
-        "environment": chosen_environment(
-            environment, python, pip or [], in_container(image, dockerfile, build_context)
+        "environment": environment_from_options(
+            environment,
+            python,
+            pip or [],
+            image_options(image, dockerfile, build_context),
+            conda_from_pypi=conda_from_pypi,
         ),
         "name": name,
         "experiment": experiment,
-        "env": _variables(set_env or []),
+        "variables": read_variables(variables or [], env_file or []),
         "cpus": cpus,
         "memory": memory,
         "gpus": gpus,
@@ -140,125 +106,198 @@ def run(  # noqa: PLR0913  one parameter an option
         "retries": retries,
         "timeout": timeout,
         "priority": priority,
+        "allow_pip": allow_pip or None,
+        "include": include,
+        "profile": profile,
+        "secrets": secrets,
+        "keep": keep,
+        "split_stderr": split_stderr or None,
     }
     if dry_run:
-        _show_plan(what, options, as_json=as_json)
+        _show_plan(work, options, as_json=as_json)
         return
-    raise typer.Exit(_submit(what, options, detach=detach))
+    raise typer.Exit(_submit(work, options, detach=detach, as_json=as_json))
 
 
-def in_container(image: str | None, dockerfile: str | None, context: str | None) -> dict[str, str]:
-    """Return what the options say of an image; an empty one is an error in its own words."""
-    told = {"image": image, "dockerfile": dockerfile, "context": context}
-    return {name: value for name, value in told.items() if value is not None}
+def image_options(image: str | None, dockerfile: str | None, context: str | None) -> dict[str, str]:
+    """Return the options about an image that are set; an empty one is refused later."""
+    options = {"image": image, "dockerfile": dockerfile, "context": context}
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def chosen_environment(
+def environment_from_options(
     name: str | None,
     python: str | None,
     packages: Sequence[str],
-    container: dict[str, str] | None = None,
+    image: dict[str, str] | None = None,
+    *,
+    conda_from_pypi: bool = False,
 ) -> Any:
-    """Return the environment that the options mean; a registered one by its name."""
+    """Return the environment that the options define, or the name of a registered one."""
     import os
     from dataclasses import replace
 
     from retarget.sdk.environments import Environment
+    from retarget.sdk.local_paths import is_folder
 
     if python is not None and not python.strip():
-        raise Invalid("--python is empty; name an interpreter's path, or leave it out")
-    more: dict[str, Any] = {"packages": packages, **(container or {})}
+        raise Invalid("--python is empty; pass the path of an interpreter, or omit the option")
+    if conda_from_pypi:
+        _check_conda_file(name)
+    extras: dict[str, Any] = {"packages": packages or None, **(image or {})}
     if name is None:
-        wanted = python or packages or container
-        return Environment(python=python, **more) if wanted else None
-    if os.path.isfile(name):
-        return replace(Environment.from_file(name, python=python), **more)
+        is_defined = python or packages or image
+        return Environment(python=python, **extras) if is_defined else None
+    if os.path.isfile(name) or is_folder(name):
+        extras["conda_from_pypi"] = conda_from_pypi
+        return replace(Environment.from_file(name, python=python), **extras)
     if python or packages:
-        raise Invalid(f"--python and --pip go with a file, and there is no file {name!r}")
-    if container:
-        raise Invalid(f"--{next(iter(container))} goes with a file, and there is no file {name!r}")
-    if "/" in name or name.endswith((".yml", ".yaml", ".txt", ".toml")):
-        raise Invalid(f"there is no environment file {name!r}")
+        raise Invalid(f"--python and --pip need an environment file; {name!r} is not a file")
+    if image:
+        raise Invalid(f"--{next(iter(image))} needs an environment file; {name!r} is not a file")
+    _check_extras(name)
+    if "/" in name or name.endswith(_DEFINITIONS):
+        raise Invalid(f"environment file {name!r} not found{_similar_file(name)}")
     return name
 
 
-def known_environment(workspace: "Workspace", environment: Any) -> Any:
-    """Return what a server knows under a name; Invalid if that is neither a name nor a file."""
+def _check_extras(name: str) -> None:
+    """Raise Invalid if the name is that of a project with extras: `.[dev]`."""
+    import os
+    import shlex
+
+    path, bracket, extras = name.partition("[")
+    if not (bracket and extras.endswith("]") and os.path.exists(path)):
+        return
+    folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
+    folder = folder if folder.startswith((".", "/")) else f"./{folder}"
+    requirement = shlex.quote(f"{folder}[{extras}")
+    raise Invalid(f"to install a project with extras, use --pip {requirement} instead of {name!r}")
+
+
+def _similar_file(name: str) -> str:
+    import os
+    from difflib import get_close_matches
+
+    folder, base = os.path.split(name)
+    try:
+        files = [file for file in os.listdir(folder or ".") if file.endswith(_DEFINITIONS)]
+    except OSError:
+        return ""
+    matches = get_close_matches(base, files, n=1)
+    return f"; did you mean {os.path.join(folder, matches[0])!r}?" if matches else ""
+
+
+def _check_conda_file(name: str | None) -> None:
+    if name is None or not name.endswith((".yml", ".yaml")):
+        raise Invalid("--conda-from-pypi needs a conda file; pass it with --environment")
+
+
+def resolve_environment(workspace: "Workspace", environment: Any) -> Any:
+    """Look up an environment by name; raise Invalid if no environment has this name."""
     if not isinstance(environment, str):
         return environment
     try:
         return workspace.environments[environment]
     except NotFound as error:
+        if ":" in environment:  # the server says which versions there are
+            raise
         raise Invalid(
-            f"{environment!r} is neither a file here nor a registered environment; "
-            "`retarget env list` shows those",
+            f"{environment!r} is neither a file nor a registered environment; "
+            "`retarget environment list` shows the registered ones",
             field="environment",
         ) from error
 
 
-def _what(
-    script: str | None, extra: Sequence[str], after: Sequence[str] | None
-) -> tuple[str | list[str], list[str]]:
+def _work(script: str | None, context: typer.Context) -> tuple[str | list[str], list[str]]:
     """Return the script and its arguments, or a whole command."""
+    extra: Sequence[str] = context.args
+    script_args: Sequence[str] | None = context.obj
     if script is not None and script.startswith("-"):
-        raise _stray("SCRIPT", [script, *extra])
+        raise _unexpected_argument("SCRIPT", [script, *extra], context)
     if script is not None and extra:
-        _hint_at_another(script, extra)
+        _suggest_correction(script, extra)
     if extra:
-        raise _stray(script or "SCRIPT", extra)
+        raise _unexpected_argument(script or "SCRIPT", extra, context)
     if script is not None:
-        return script, list(after or [])
-    if not after:
-        raise Invalid("what to run? name a script, or a command after `--`; see --help")
-    return list(after), []
+        _check_script(script)
+        return script, list(script_args or [])
+    if not script_args:
+        raise Invalid("nothing to run; pass a script, or a command after `--` (see --help)")
+    if len(script_args) == 1:
+        _check_program(script_args[0])
+    return list(script_args), []
 
 
-def _hint_at_another(script: str, extra: Sequence[str]) -> None:
-    """Raise Invalid if these words are a command, or one name with blanks in it."""
+def _suggest_correction(script: str, extra: Sequence[str]) -> None:
+    """Raise Invalid if these words are a command, or one file name with spaces in it."""
     import os
     import shlex
-    import shutil
 
     for end in range(1, len(extra) + 1):
         name = " ".join([script, *extra[:end]])
         if os.path.isfile(name):
-            after = f" -- {shlex.join(extra[end:])}" if extra[end:] else ""
-            raise Invalid(f"quote a name with blanks: retarget run {shlex.quote(name)}{after}")
-    if not os.path.isfile(script) and shutil.which(script):
+            args = f" -- {shlex.join(extra[end:])}" if extra[end:] else ""
+            raise Invalid(f"quote a name with spaces: retarget run {shlex.quote(name)}{args}")
+    if _is_program(script) and not os.path.isfile(script):
         command = shlex.join([script, *extra])
-        raise Invalid(f"{script!r} is no script here; to run a command: retarget run -- {command}")
+        raise Invalid(f"script {script!r} not found; to run a command: retarget run -- {command}")
 
 
-def _stray(script: str, words: Sequence[str]) -> Invalid:
+def _check_script(script: str) -> None:
+    """Raise Invalid if the name of a script is a whole command: "python train.py"."""
+    import os
+
+    program, _, rest = script.strip().partition(" ")
+    if rest and not os.path.isfile(script) and _is_program(program):
+        raise Invalid(f"script {script!r} not found; to run a command: retarget run -- {script}")
+
+
+def _check_program(program: str) -> None:
+    """Raise Invalid if the name of a program is a whole command or a line for a shell."""
+    import os
+    import shlex
+
+    first, _, rest = program.strip().partition(" ")
+    if not rest or os.path.isfile(program) or not _is_program(first):
+        return
+    needs_shell = any(sign in program for sign in "&|;<>$`*~")
+    line = f"bash -c {shlex.quote(program)}" if needs_shell else program.strip()
+    raise Invalid(f"program {program!r} not found; write: retarget run -- {line}")
+
+
+def _is_program(name: str) -> bool:
+    import shutil
+
+    # a job has a `python`, even where this machine has only `python3`
+    return name == "python" or shutil.which(name) is not None
+
+
+def _unexpected_argument(script: str, arguments: Sequence[str], context: typer.Context) -> Invalid:
     import shlex
     from difflib import get_close_matches
 
-    known = ["--" + name.replace("_", "-") for name in run.__annotations__]
-    close = get_close_matches(words[0].partition("=")[0], known, 1, 0.8)
-    if close:
-        return Invalid(f"`retarget run` has no option {words[0]!r}; did you mean {close[0]}?")
+    if script == "SCRIPT" and arguments[0] == "-m" and len(arguments) > 1:
+        command = shlex.join(["python", *arguments])
+        return Invalid(f"to run a module, use: retarget run -- {command}")
+    options = [name for param in context.command.params for name in param.opts]
+    matches = get_close_matches(arguments[0].partition("=")[0], options, 1, 0.8)
+    if matches:
+        return Invalid(f"`retarget run` has no option {arguments[0]!r}; did you mean {matches[0]}?")
     return Invalid(
-        f"`retarget run` has no option or argument {words[0]!r}; what is for the script goes "
-        f"after `--`: retarget run {script} -- {shlex.join(words)}"
+        f"`retarget run` has no option or argument {arguments[0]!r}; arguments of the script go "
+        f"after `--`: retarget run {script} -- {shlex.join(arguments)}"
     )
 
 
-def _variables(given: Sequence[str]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in given]
-    for text, (name, equals, _) in zip(given, pairs, strict=True):
-        if not equals or not name:
-            raise Invalid(f"--set-env {text!r} is not K=V")
-    return {name: value for name, _, value in pairs}
-
-
-def _show_plan(what: str | list[str], options: dict[str, Any], *, as_json: bool) -> None:
+def _show_plan(work: str | list[str], options: dict[str, Any], *, as_json: bool) -> None:
     from retarget.cli.progress import FolderProgress
     from retarget.sdk.workspace import Workspace
 
     workspace = Workspace()
-    options["environment"] = known_environment(workspace, options["environment"])
+    options["environment"] = resolve_environment(workspace, options["environment"])
     with FolderProgress() as progress:
-        plan = workspace.plan(what, reading=progress.reading, **options)
+        plan = workspace.plan(work, reading=progress.reading, **options)
     if as_json:
         write_json(plan)
         return
@@ -267,15 +306,41 @@ def _show_plan(what: str | list[str], options: dict[str, Any], *, as_json: bool)
     show_plan(plan)
 
 
-def _submit(what: str | list[str], options: dict[str, Any], *, detach: bool) -> int:
+def _submit(work: str | list[str], options: dict[str, Any], *, detach: bool, as_json: bool) -> int:
+    from retarget.cli.log_writer import splits_stderr
     from retarget.cli.progress import FolderProgress
-    from retarget.cli.submit import show_submitted
+    from retarget.cli.watch import submit_and_watch
     from retarget.sdk.workspace import Workspace
 
     workspace = Workspace()
-    options["environment"] = known_environment(workspace, options["environment"])
+    options["environment"] = resolve_environment(workspace, options["environment"])
     with FolderProgress() as progress:
         prepared = workspace.prepare(
-            what, reading=progress.reading, progress=progress.sending, **options
+            work,
+            reading=progress.reading,
+            scanned=progress.report(report_scan),
+            progress=progress.sending,
+            **options,
         )
-    return show_submitted(lambda: workspace.send(prepared), detach=detach)
+    if line := describe_secrets(prepared.spec.get("variables", {})):
+        print_status(line, "dim")
+    if line := _describe_python(prepared.spec):
+        print_status(line, "dim")
+    if not detach:
+        prepared.spec.setdefault("split_stderr", splits_stderr(prepared.spec))
+    return submit_and_watch(
+        lambda: workspace.send(prepared), detach=detach, as_json=as_json, code=prepared.folder
+    )
+
+
+def _describe_python(spec: dict[str, Any]) -> str:
+    """Return a line if a job here runs with a Python other than that of the shell; else nothing."""
+    from retarget.sdk.interpreter import activated_interpreter
+
+    environment, own = spec["environment"], None
+    if spec["target"] == "local" and not environment.get("python"):
+        own = environment.get("prefer")  # of an interpreter that was not chosen
+    activated = activated_interpreter()
+    if own is None or activated is None:
+        return ""
+    return f"runs with {own}, not with the activated environment; to use that: --python {activated}"

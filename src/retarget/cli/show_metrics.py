@@ -1,4 +1,4 @@
-"""Metrics for people: a line of blocks each, as wide as there is room."""
+"""Metrics for people: one sparkline per metric, as wide as the screen allows."""
 
 import sys
 from collections.abc import Sequence
@@ -12,28 +12,29 @@ from retarget.cli.tables import Cell, new_table
 from retarget.cli.terminal import console
 
 if TYPE_CHECKING:
-    from retarget.sdk.jobs import Job
+    from retarget.sdk.job import Job
     from retarget.sdk.tracking import Series
 
 _TITLES = ("METRIC", "BY STEP", "FIRST", "MIN", "MAX", "LAST", "STEP")
-_LEAST, _MOST = 10, 60  # characters of a line
-_IN_A_FILE = 40
-_NAME = 30  # characters of a name that a line makes room for
-_GAP = 2
+_MIN_LINE_WIDTH, _MAX_LINE_WIDTH = 10, 60
+_PIPE_LINE_WIDTH = 40
+_MAX_NAME_WIDTH = 30  # a longer name does not make the sparkline shorter
+_GAP = 2  # spaces between columns
 
 
-def new_picture(job: "Job", found: "Sequence[Series]") -> RenderableType:
-    """Return the table of a job's metrics; a sentence if there are none yet."""
-    if not found:
-        return Text(f"{job.name} is {job.state.value} and has logged no metrics yet", "dim")
-    numbers = [_numbers(each) for each in found]
-    width = _room([[each.key, *row] for each, row in zip(found, numbers, strict=True)])
+def new_picture(job: "Job", metrics: "Sequence[Series]") -> RenderableType:
+    """Return the table of a job's metrics, or a sentence if there are none yet."""
+    if not metrics:
+        return Text(f"{job.name} has logged no metrics yet; it is {job.state.value}", "dim")
+    numbers = [_numbers(series) for series in metrics]
+    rows = list(zip(metrics, numbers, strict=True))
+    width = _line_width([[series.key, *cells] for series, cells in rows])
     blocks = shows_blocks()
-    rows: list[list[Cell]] = []
-    for each, row in zip(found, numbers, strict=True):
-        line = sparkline([point.value for point in each], width, blocks=blocks)
-        rows.append([each.key, Text(line, "cyan"), *row])
-    return new_table(_TITLES, rows, flexible="METRIC", optional=("FIRST", "MIN", "MAX"))
+    table: list[list[Cell]] = []
+    for series, cells in rows:
+        line = sparkline([point.value for point in series], width, blocks=blocks)
+        table.append([series.key, Text(line, "cyan"), *cells])
+    return new_table(_TITLES, table, flexible="METRIC", optional=("FIRST", "MIN", "MAX"))
 
 
 def _numbers(series: "Series") -> list[str]:
@@ -42,11 +43,11 @@ def _numbers(series: "Series") -> list[str]:
     return [show_number(first.value), *bounds, show_number(last.value), str(last.step)]
 
 
-def _room(rows: Sequence[Sequence[str]]) -> int:
+def _line_width(rows: Sequence[Sequence[str]]) -> int:
     if not sys.stdout.isatty():
-        return _IN_A_FILE
+        return _PIPE_LINE_WIDTH
     titles = [title for title in _TITLES if title != "BY STEP"]
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
-    widths[0] = min(widths[0], _NAME)
-    left = console().width - sum(widths) - _GAP * len(widths)
-    return max(_LEAST, min(_MOST, left))
+    widths[0] = min(widths[0], _MAX_NAME_WIDTH)
+    available = console().width - sum(widths) - _GAP * len(widths)
+    return max(_MIN_LINE_WIDTH, min(_MAX_LINE_WIDTH, available))

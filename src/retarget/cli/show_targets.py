@@ -1,16 +1,17 @@
 """Targets for people."""
 
-import time
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from rich.text import Text
 
-from retarget.cli.settings import settings_of
-from retarget.cli.show import ago, pairs, section
-from retarget.cli.tables import Cell, new_table
-from retarget.cli.terminal import show
-from retarget.core.units import show_amount, show_memory
+from retarget.cli.kind_options import settings_of
+from retarget.cli.show import new_grid, show_section
+from retarget.cli.tables import Cell, new_table, without
+from retarget.cli.terminal import printable, show
+from retarget.cli.times import show_age, utc_now
+from retarget.core.units import show_amount, show_count, show_memory
 
 if TYPE_CHECKING:
     from retarget.sdk.records import Target
@@ -19,10 +20,14 @@ _Settings = dict[str, Any]
 
 
 def show_targets(targets: "Sequence[Target]") -> None:
-    titles = ("NAME", "KIND", "STATE", "CPUS", "MEMORY", "GPUS", "JOBS", "REASON")
+    titles = ["NAME", "KIND", "STATE", "CPUS", "MEMORY", "GPUS", "JOBS", "REASON"]
     rows = [_row(target) for target in targets]
     optional = ("KIND", "MEMORY", "GPUS", "CPUS", "JOBS")
-    show(new_table(titles, rows, flexible="REASON", optional=optional))
+    if any(row[-1] for row in rows):
+        show(new_table(titles, rows, flexible="REASON", optional=optional))
+    else:
+        titles, rows = without("REASON", titles, rows)
+        show(new_table(titles, rows, flexible="NAME", optional=optional))
 
 
 def show_target(target: "Target") -> None:
@@ -35,54 +40,120 @@ def show_target(target: "Target") -> None:
         ("CPUs", _cpus(target)),
         ("memory", _memory(target)),
         ("GPUs", _gpus(target)),
-        ("tags", _plain(target.tags)),
+        ("tags", _format(target.tags)),
     ]
-    rows += [(f"node {node['name']}", _node(node)) for node in _nodes(target)]
-    details: dict[str, str] = (target.facts or {}).get("details", {})
+    details: dict[str, str] = (target.inventory or {}).get("details", {})
     rows += [(name, str(value)) for name, value in details.items()]
-    if target.checked is not None:
-        rows.append(("checked", ago(time.time() - target.checked)))
-    show(pairs(rows))
-    # what a target has learnt by itself, such as its hosts' keys, is long and among the details
-    settings = {k: value for k, value in target.config.items() if not isinstance(value, dict)}
-    told = [(name, _setting(name, value)) for name, value in settings.items()]
-    section("settings", pairs(told) if any(value for _, value in told) else None)
+    if target.checked_at is not None:
+        rows.append(("checked", show_age(target.checked_at, utc_now())))
+    show(new_grid(rows))
+    _show_nodes(target)
+    # mappings, such as the keys of hosts, are long, and the details show them
+    settings = {name: value for name, value in target.config.items() if not isinstance(value, dict)}
+    setting_rows = [  # with the names of the options
+        (name.replace("_", "-"), _format_setting(name, value)) for name, value in settings.items()
+    ]
+    is_empty = not any(value for _, value in setting_rows)
+    show_section("settings", None if is_empty else new_grid(setting_rows))
+
+
+def _show_nodes(target: "Target") -> None:
+    """Show the nodes of a target, and the types of those that it could add."""
+    titles = ["NODE", "TYPE", "STATE", "SINCE", "CPUS", "MEMORY", "GPUS", "REASON"]
+    rows = [_node_row(node) for node in _nodes(target)]
+    for title in ("TYPE", "GPUS", "REASON"):
+        if not any(row[titles.index(title)] for row in rows):
+            titles, rows = without(title, titles, rows)
+    flexible = "REASON" if "REASON" in titles else "NODE"
+    optional = ("TYPE", "GPUS", "MEMORY", "CPUS", "SINCE")
+    table = new_table(titles, rows, flexible=flexible, optional=optional) if rows else None
+    show_section("nodes", table)
+    types = [_type_row(node_type) for node_type in _node_types(target)]
+    titles = ("NODE TYPE", "CPUS", "MEMORY", "GPUS", "NODES")
+    show_section("node types", new_table(titles, types, flexible="NODE TYPE") if types else None)
+
+
+def _node_row(node: dict[str, Any]) -> list[Cell]:
+    since = (
+        "" if node["since"] is None else show_age(datetime.fromisoformat(node["since"]), utc_now())
+    )
+    is_known = bool(node["cpus"])
+    return [
+        node["name"],
+        node["type"],
+        Text(node["state"], "green" if node["state"] == "ready" else "red"),
+        since,
+        show_amount(node["cpus"]) if is_known else "",
+        show_memory(node["memory"]) if is_known else "",
+        ", ".join(gpu.get("name") or gpu["id"] for gpu in node["gpus"]),
+        node["unavailable"].removeprefix(f"{node['name']}: "),
+    ]
+
+
+def _type_row(node_type: dict[str, Any]) -> list[Cell]:
+    gpus = f"{node_type['gpus']} {node_type['gpu_name']}".strip() if node_type["gpus"] else ""
+    resources = [show_amount(node_type["cpus"]), show_memory(node_type["memory"]), gpus]
+    return [node_type["name"], *resources, f"{node_type['min_nodes']}-{node_type['max_nodes']}"]
+
+
+def describe_target(target: "Target") -> str:
+    """Return in one line what a target has: `2 CPUs, 23.5 GiB, Python 3.11`."""
+    nodes = _nodes(target)
+    if len(nodes) == 1:
+        text = _describe_node(nodes[0])
+    else:
+        cpus, memory = (sum(node[name] for node in nodes) for name in ("cpus", "memory"))
+        gpus = sum(len(node["gpus"]) for node in nodes)
+        amounts = [show_count(len(nodes), "node"), f"{show_amount(cpus)} CPUs", show_memory(memory)]
+        text = ", ".join([*amounts, *([show_count(gpus, "GPU")] if gpus else [])])
+    python = (target.inventory or {}).get("details", {}).get("python")
+    problem = _unavailable_nodes(target) if len(nodes) > 1 else ""
+    return "; ".join(
+        part for part in (f"{text}, Python {python}" if python else text, problem) if part
+    )
 
 
 def show_kinds(kinds: Sequence[dict[str, Any]]) -> None:
-    rows = [(kind["kind"], kind["missing"] or "nothing more", _settings(kind)) for kind in kinds]
-    show(new_table(("KIND", "NEEDS", "SETTINGS"), rows, flexible="SETTINGS", wrap=True))
+    rows: list[tuple[str, str | Text]] = []
+    for kind in kinds:
+        rows.append((kind["kind"], kind["description"] or kind["kind"]))
+        rows.append(("", f"settings: {_settings(kind) or 'none'}"))
+        if kind["missing"]:
+            rows.append(("", Text(printable(f"needs: {kind['missing']}"), "yellow")))
+    show(new_grid(rows))
 
 
 def _row(target: "Target") -> list[Cell]:
     amounts = (_cpus(target), _memory(target), _gpus(target))
-    reason = target.reason or _aside(target)
+    reason = target.reason or _unavailable_nodes(target)
     return [target.name, target.kind, _state(target), *amounts, _jobs(target), reason]
 
 
-def _aside(target: "Target") -> str:
-    aside = [node["name"] for node in _nodes(target) if node["reason"]]
-    return f"{len(aside)} of {len(_nodes(target))} set aside: {', '.join(aside)}" if aside else ""
+def _unavailable_nodes(target: "Target") -> str:
+    nodes = _nodes(target)
+    names = [node["name"] for node in nodes if node["unavailable"]]
+    return f"{len(names)} of {len(nodes)} nodes unavailable: {', '.join(names)}" if names else ""
 
 
 def _state(target: "Target") -> Text:
     return Text("unusable", "red") if target.reason else Text("ready", "green")
 
 
-def _setting(name: str, value: Any) -> str:
-    return show_memory(value) if name == "memory" and value else _plain(value)
+def _format_setting(name: str, value: Any) -> str:
+    return show_memory(value) if name == "memory" and value else _format(value)
 
 
-def _plain(value: Any) -> str:
-    """Write a setting as a person would."""
+def _format(value: Any) -> str:
+    """Write the value of a setting as a person would."""
     if isinstance(value, float):
         return show_amount(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, dict):
-        return ", ".join(f"{name}={_plain(each)}" for name, each in cast(_Settings, value).items())
+        items = cast(_Settings, value).items()
+        return ", ".join(f"{name}={_format(item)}" for name, item in items)
     if isinstance(value, list):
-        return ", ".join(_plain(each) for each in cast(list[Any], value))
+        return ", ".join(_format(item) for item in cast(list[Any], value))
     return "" if value is None else str(value)
 
 
@@ -91,7 +162,11 @@ def _settings(kind: dict[str, Any]) -> str:
 
 
 def _nodes(target: "Target") -> list[dict[str, Any]]:
-    return (target.facts or {}).get("nodes", [])
+    return (target.inventory or {}).get("nodes", [])
+
+
+def _node_types(target: "Target") -> list[dict[str, Any]]:
+    return (target.inventory or {}).get("node_types", [])
 
 
 def _cpus(target: "Target") -> str:
@@ -114,11 +189,11 @@ def _jobs(target: "Target") -> str:
     return ", ".join(f"{count} {state}" for state, count in target.jobs.items() if count) or "none"
 
 
-def _node(node: dict[str, Any]) -> str:
+def _describe_node(node: dict[str, Any]) -> str:
     gpus = [gpu.get("name") or gpu["id"] for gpu in node["gpus"]]
     cpus = f"{show_amount(node['cpus'])} CPU{'s' * (node['cpus'] != 1)}"
-    parts = ", ".join([cpus, show_memory(node["memory"]), *gpus]) if node["cpus"] else ""
-    if not node["reason"]:
-        return parts
-    reason = node["reason"].removeprefix(f"{node['name']}: ")
-    return f"set aside: {reason}" + (f" ({parts})" if parts else "")
+    resources = ", ".join([cpus, show_memory(node["memory"]), *gpus]) if node["cpus"] else ""
+    if not node["unavailable"]:
+        return resources
+    reason = node["unavailable"].removeprefix(f"{node['name']}: ")
+    return f"unavailable: {reason}" + (f" ({resources})" if resources else "")

@@ -1,4 +1,4 @@
-"""`retarget target …`: places to run."""
+"""`retarget target …`: manage targets."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retarget.cli.complete import complete_kind, complete_target
+from retarget.cli.completion import complete_kind, complete_target
 from retarget.cli.groups import new_group
-from retarget.cli.kinds import OfKind, OfTarget, defaults_of, given_to, in_options
-from retarget.cli.settings import values_of
+from retarget.cli.kind_commands import (
+    KindCommand,
+    TargetCommand,
+    kind_options,
+    name_option,
+    reset_settings,
+)
+from retarget.cli.kind_options import values_of
+from retarget.cli.lookup import AsJson
 from retarget.cli.spinner import Spinner
-from retarget.cli.terminal import say, write_json
+from retarget.cli.terminal import print_result, print_status, write_json
 from retarget.core.errors import Invalid
 
 if TYPE_CHECKING:
@@ -23,28 +30,31 @@ app = new_group()
 
 Name = Annotated[
     str,
-    typer.Argument(metavar="NAME", help="A target's name.", autocompletion=complete_target),
+    typer.Argument(metavar="NAME", help="Name of a target.", autocompletion=complete_target),
 ]
-NewName = Annotated[str, typer.Argument(metavar="NAME", help="What to call it.")]
+NewName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the new target.")]
 Kind = Annotated[
     str | None,
     typer.Option(
-        metavar="KIND", help="What it is; `target kinds` shows them.", autocompletion=complete_kind
+        metavar="KIND",
+        help="Kind of the target; see `retarget target kinds`.",
+        autocompletion=complete_kind,
     ),
 ]
+NewTags = Annotated[list[str] | None, typer.Option(metavar="K=V", help="Set a tag; repeatable.")]
 Tags = Annotated[
-    list[str] | None, typer.Option(metavar="K=V", help="A label; repeatable. K= removes it.")
+    list[str] | None,
+    typer.Option(metavar="K=V", help="Set a tag; repeatable. K= removes the tag."),
 ]
 Unset = Annotated[
     list[str] | None,
-    typer.Option(metavar="OPTION", help="Set this back to its default; repeatable."),
+    typer.Option(metavar="OPTION", help="Reset an option to its default; repeatable."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command("list")
 def list_targets(as_json: AsJson = False) -> None:
-    """List targets, what they have and how much of it is used."""
+    """List targets, their resources and how much is in use."""
     targets = _targets().list()
     if as_json:
         write_json([asdict(target) for target in targets])
@@ -56,25 +66,32 @@ def list_targets(as_json: AsJson = False) -> None:
 
 @app.command()
 def show(name: Name, as_json: AsJson = False) -> None:
-    """Show a target: its settings, machines, and what it said when it was last checked."""
+    """Show a target: state, nodes and settings, as of its last check."""
     _show(_targets()[name], as_json=as_json)
 
 
 @app.command()
 def kinds(as_json: AsJson = False) -> None:
-    """List the kinds of target this server can use, and what each needs to be told."""
-    found = _targets().kinds()
+    """List the kinds of target that this server supports.
+
+    `needs` says what to install on the server first; `settings` are the options of `target attach`.
+    """
+    kinds = _targets().kinds()
     if as_json:
-        write_json(found)
+        write_json(kinds)
     else:
         from retarget.cli.show_targets import show_kinds
 
-        show_kinds(found)
+        show_kinds(kinds)
 
 
 @app.command()
 def check(name: Name, as_json: AsJson = False) -> None:
-    """Ask a target now what it has; fails with what to do if it does not answer."""
+    """Ask a target now what it has, and update its inventory.
+
+    A connection that is open is used; otherwise the server logs in. A login that no longer works is
+    noticed only then.
+    """
     with Spinner() as spinner:
         spinner.work(f"checking {name} …")
         target = _targets().check(name)
@@ -85,52 +102,65 @@ def new_target(
     ctx: typer.Context,
     name: NewName,
     kind: Kind = None,
-    tag: Tags = None,
+    tag: NewTags = None,
     as_json: AsJson = False,
 ) -> None:
-    config, tags = values_of(given_to(ctx)), _tags({}, tag or [])
-    with _asking(ctx, name):
+    config, tags = values_of(kind_options(ctx)), _tags({}, tag or [])
+    with _checking(ctx, name):
         target = _targets().attach(name, kind=kind or "", tags=tags, **config)
-    _show(target, as_json=as_json)
+    if as_json:
+        write_json(asdict(target))
+    else:
+        from retarget.cli.show_targets import describe_target
+
+        verb = "created" if ctx.info_name == "create" else "attached"
+        print_result(f"{verb} {target.name}: {describe_target(target)}")
+        for detail, value in (target.inventory or {}).get("details", {}).items():
+            if detail.startswith("host key"):
+                print_status(f"{detail}: {value}; Retarget accepts no other from now on", "dim")
 
 
-for verb, does in (
-    ("attach", "Make a place that is there a target, once it has answered."),
-    ("create", "Make a target, as `attach` does, of what is not there yet."),
+for verb, summary in (
+    ("attach", "Register an existing machine as a target. Retarget connects to it first."),
+    ("create", "Create a target that does not exist yet, such as containers."),
 ):
     app.command(
         verb,
-        cls=OfKind,
+        cls=KindCommand,
         options_metavar="--kind KIND [--OPTION VALUE …]",
-        help=f"""{does}
+        help=f"""{summary}
 
     \b
-    Every kind has options of its own:
+    Each kind has its own options:
       retarget target kinds
       retarget target {verb} NAME --kind KIND --help
     """,
     )(new_target)
 
 
-@app.command(cls=OfTarget, options_metavar="[--OPTION VALUE …]")
+@app.command(cls=TargetCommand, options_metavar="[--OPTION VALUE …]")
 def update(
     ctx: typer.Context, name: Name, unset: Unset = None, tag: Tags = None, as_json: AsJson = False
 ) -> None:
-    """Change settings of a target, if it answers with them; the others stay.
+    """Change settings of a target.
+
+    Retarget connects with the new settings first and keeps the old ones if that fails. Options
+    that you do not pass keep their values.
 
     \b
-    Every kind has options of its own:
+    Each kind has its own options:
       retarget target update NAME --help
     """
-    given = given_to(ctx)
-    if not given and not unset and tag is None:
-        raise Invalid(f"what is to change? `retarget target update {name} --help` shows it")
-    defaults = defaults_of(ctx, unset or [])
-    if twice := [each.option for each in given if each.setting.name in defaults]:
-        raise Invalid(f"{twice[0]} is given a value, and unset, too")
-    config = values_of(given) | defaults
+    options = kind_options(ctx)
+    if not options and not unset and tag is None:
+        raise Invalid(f"nothing to change; see `retarget target update {name} --help`")
+    defaults = reset_settings(ctx, unset or [])
+    conflicts = [option.option for option in options if option.setting.name in defaults]
+    if conflicts:
+        raise Invalid(f"{conflicts[0]} cannot be set and unset at once")
+    config = values_of(options) | defaults
     tags = _tags(_targets()[name].tags, tag) if tag else None
-    with _asking(ctx, name):
+    with _checking(ctx, name):
         target = _targets().update(name, tags=tags, **config)
     _show(target, as_json=as_json)
 
@@ -139,32 +169,35 @@ def update(
 def detach(
     name: Name,
     force: Annotated[
-        bool, typer.Option("--force", help="Even with jobs on it, or waiting: they fail.")
+        bool, typer.Option("--force", help="Detach even if the target has jobs. These jobs fail.")
     ] = False,
 ) -> None:
-    """Have a target no longer. What is there stays there; refused while it has jobs."""
+    """Remove a target from Retarget. Nothing on the machine is deleted.
+
+    A target with running or queued jobs is removed only with --force.
+    """
     with Spinner() as spinner:
         spinner.work(f"detaching {name} …")
-        failed = _targets().detach(name, force=force)
-    ended = f"; failed with it: {', '.join(failed)}" if failed else ""
-    say(f"detached {name}{ended}", "dim")
+        failed_jobs = _targets().detach(name, force=force)
+    suffix = f"; failed jobs: {', '.join(failed_jobs)}" if failed_jobs else ""
+    print_status(f"detached {name}{suffix}", "dim")
 
 
 @contextmanager
-def _asking(ctx: typer.Context, name: str) -> Generator[None]:
-    """Show that a target is being asked, and tell what is wrong in the words of the command."""
+def _checking(ctx: typer.Context, name: str) -> Generator[None]:
+    """Show that a target is being checked; errors name options instead of settings."""
     try:
         with Spinner() as spinner:
             spinner.work(f"checking {name} …")
             yield
     except Invalid as error:
-        raise in_options(ctx, error) from None
+        raise name_option(ctx, error) from None
 
 
-def _tags(present: dict[str, str], given: list[str]) -> dict[str, str]:
-    """Return the tags there are then; one without a value is removed."""
-    pairs = [text.partition("=") for text in given]
-    for text, (name, equals, _) in zip(given, pairs, strict=True):
+def _tags(present: dict[str, str], options: list[str]) -> dict[str, str]:
+    """Return the tags after these changes; a tag without a value is removed."""
+    pairs = [text.partition("=") for text in options]
+    for text, (name, equals, _) in zip(options, pairs, strict=True):
         if not equals or not name:
             raise Invalid(f"--tag {text!r} is not K=V")
     tags = present | {name: value for name, _, value in pairs}

@@ -1,4 +1,4 @@
-"""Showing a job while it runs: its log byte by byte, why it waits, and how it ended."""
+"""Shows a job while it runs: its log byte by byte, why it waits, and how it ended."""
 
 import copy
 import signal
@@ -9,202 +9,256 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import TextIO
 
-from retarget.cli.interrupt import Choice, ask
-from retarget.cli.spinner import News, Spinner
-from retarget.cli.terminal import joined, say, write_bytes
+from retarget.cli.endings import print_ending
+from retarget.cli.interrupt import Choice, Interrupts, ask
+from retarget.cli.log_writer import LogWriter
+from retarget.cli.preparation import Preparation
+from retarget.cli.spinner import JobStatus, Spinner
+from retarget.cli.terminal import print_result, print_status, write_json
 from retarget.core.errors import Conflict, RetargetError
 from retarget.core.states import JobState
-from retarget.core.units import show_duration
-from retarget.sdk.follow import labelled
-from retarget.sdk.jobs import Job
+from retarget.sdk.follow import label_ranks
+from retarget.sdk.job import Job
 
-_PAUSE = 0.3  # seconds of silence after which the user is told what is being waited for
-_LOOK = 2.0  # seconds between two looks at a job that is silent
-_AHEAD = 64  # pieces of log read ahead of the terminal
-_STOPPED, _ENDED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+_QUIET_SECONDS = 0.3  # silence after which the user sees what the job waits for
+_POLL_SECONDS = 2.0  # between two requests for the state of a silent job
+_HELD_SECONDS = 0.2  # that the terminal waits for the end of a path
+_READ_AHEAD = 64  # pieces of log that are read before the terminal has shown them
+_EXIT_SIGINT, _EXIT_SIGTERM = 128 + signal.SIGINT, 128 + signal.SIGTERM
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class LogPiece:
     stream: str
-    piece: bytes
+    content: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
-    news: News
-    retried: bool
+class StateChange:
+    status: JobStatus
+    is_retry: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class FollowerDone:
     error: BaseException | None = None
 
 
-Event = Arrived | Changed | Done | signal.Signals
+Event = LogPiece | StateChange | FollowerDone | signal.Signals
 Events = SimpleQueue[Event]
 
 
-def watch(job: Job, events: Events) -> int:
-    """Show `job` until it is final or the user leaves it; return the exit code for the shell."""
-    room = threading.Semaphore(_AHEAD)
-    threading.Thread(target=_follow, args=(job, events, room), daemon=True).start()
+def submit_and_watch(
+    submit: Callable[[], Job],
+    *,
+    detach: bool,
+    as_json: bool = False,
+    code: Path | None = None,
+    is_build: bool = False,
+) -> int:
+    """Submit a job and watch it, or with `detach` print its name or JSON; return the exit code.
+
+    `code` is the folder that was sent: a terminal shows the job's paths as paths in it. The end of
+    a job that only builds is shown if it failed.
+    """
+    events: Events = SimpleQueue()
+    with Interrupts(events):  # from here on Ctrl-C is about a job
+        job = submit()
+        for notice in job.notices:
+            print_status(notice)
+        if detach:
+            write_json(job.to_json()) if as_json else print_result(job.name)
+            return 0
+        print_status(f"{job.name} on {job.target}", "dim")
+        return watch(job, events, LogWriter(code), is_build=is_build)
+
+
+def watch(job: Job, events: Events, log: LogWriter, *, is_build: bool = False) -> int:
+    """Show `job` until it is final or the user detaches; return the exit code for the shell."""
+    unread = threading.Semaphore(_READ_AHEAD)
+    threading.Thread(target=_follow, args=(job, events, unread), daemon=True).start()
     with Spinner() as spinner:
-        return _Screen(job, spinner, room).show(events)
+        return _Screen(job, spinner, unread, log, is_build=is_build).show(events)
 
 
-def describe_end(job: Job) -> str:
-    """Say in one line how a final job ended."""
-    view = job.to_json()
-    began = view["started"] or view["created"]
-    took = show_duration(max(0.0, (view["ended"] or view["changed"]) - began))
-    if job.state is JobState.SUCCEEDED:
-        count = sum(each.path.startswith("outputs/") for each in job.outputs())
-        left = f", {count} output{'s' * (count != 1)}" if count else ""
-        return f"{job.name} succeeded in {took}{left}"
-    verb = "was canceled" if job.state is JobState.CANCELED else "failed"
-    why = f": {job.reason}" if job.reason not in ("", job.state.value) else ""
-    return f"{job.name} {verb} after {took}{why}"
-
-
-def _follow(job: Job, events: Events, room: threading.Semaphore) -> None:
-    def changed(now: Job) -> None:
-        retried = now.state is JobState.QUEUED and now.to_json()["attempt"] > 0
-        events.put(Changed(News(now.state, now.reason), retried))
+def _follow(job: Job, events: Events, unread: threading.Semaphore) -> None:
+    def on_change(job: Job) -> None:
+        is_retry = job.state is JobState.QUEUED and job.to_json()["attempt"] > 0
+        events.put(StateChange(JobStatus(job.state, job.reason), is_retry))
 
     try:
-        for stream, piece in labelled(job.follow(on_change=changed)):
-            room.acquire()
-            events.put(Arrived(stream, piece))
-        events.put(Done())
-    except BaseException as error:  # noqa: BLE001  raised again by the thread that shows it
-        events.put(Done(error))
+        for stream, content in label_ranks(job.follow(on_change=on_change, split=True)):
+            unread.acquire()
+            events.put(LogPiece(stream, content))
+        events.put(FollowerDone())
+    except BaseException as error:  # noqa: BLE001  the main thread raises it again
+        events.put(FollowerDone(error))
 
 
 class _Screen:
-    def __init__(self, job: Job, spinner: Spinner, room: threading.Semaphore) -> None:
+    def __init__(
+        self,
+        job: Job,
+        spinner: Spinner,
+        unread: threading.Semaphore,
+        log: LogWriter,
+        *,
+        is_build: bool,
+    ) -> None:
         self._job = job
+        self._is_build = is_build
+        self._log = log
         self._spinner = spinner
-        self._room = room
+        self._unread = unread
+        self._preparation = Preparation()
         self._running = False
-        self._mid_line = False
+        self._has_output = False
+        self._mid_line: dict[TextIO, bool] = {}  # files whose last line has no end yet
         self._canceling = False
-        self._held: deque[Event] = deque()  # what came while a question was open
+        self._deferred: deque[Event] = deque()  # events that came while a question was open
 
     def show(self, events: Events) -> int:
         while True:
             event = self._next(events)
-            if isinstance(event, Arrived):
+            if isinstance(event, LogPiece):
                 self._write(event)
-            elif isinstance(event, Changed):
-                self._note(event)
-            elif isinstance(event, Done):
+                continue
+            self._log.flush()
+            if isinstance(event, StateChange):
+                self._show_change(event)
+            elif isinstance(event, FollowerDone):
                 return self._end(event)
             elif (code := self._interrupted(event, events)) is not None:
                 return code
 
     def _next(self, events: Events) -> Event:
-        if self._held:
-            return self._held.popleft()
+        if self._deferred:
+            return self._deferred.popleft()
         if self._running:
-            return events.get()
-        pause = _PAUSE
+            return self._next_while_running(events)
+        timeout = _QUIET_SECONDS
         while True:
             try:
-                return events.get(timeout=pause)
+                return events.get(timeout=timeout)
             except Empty:
-                self._tell_what_it_does()
-                pause = _LOOK
+                job = self._fetch_job()
+                if not self._preparation.is_live:
+                    self._spinner.show(JobStatus(job.state, job.reason))
+                timeout = _POLL_SECONDS
 
-    def _tell_what_it_does(self) -> None:
-        now = self._look()
-        self._spinner.show(News(now.state, now.reason))
+    def _next_while_running(self, events: Events) -> Event:
+        if self._log.is_holding:
+            with suppress(Empty):
+                return events.get(timeout=_HELD_SECONDS)
+            self._log.flush()
+        return events.get()
 
-    def _look(self) -> Job:
-        # who follows a silent log does not see the state move
-        now = copy.copy(self._job)
+    def _fetch_job(self) -> Job:
+        # the follower of a silent log does not notice a change of state
+        job = copy.copy(self._job)
         with suppress(RetargetError):
-            now.refresh()
-        return now
+            job.refresh()
+        return job
 
-    def _write(self, event: Arrived) -> None:
+    def _write(self, piece: LogPiece) -> None:
         self._spinner.hide()
-        self._room.release()
-        self._running = event.stream != "prepare"
-        write_bytes(event.piece, to=sys.stdout if self._running else sys.stderr)
-        self._mid_line = not event.piece.endswith(b"\n")
+        self._unread.release()
+        self._running = piece.stream != "prepare"
+        if not self._running:
+            self._end_line()
+            self._preparation.feed(piece.content)
+            return
+        self._preparation.close()
+        self._has_output = True
+        file = sys.stderr if piece.stream == "stderr" else sys.stdout
+        self._log.write(piece.content, to=file)
+        self._mid_line[file] = not piece.content.endswith(b"\n")
 
-    def _note(self, event: Changed) -> None:
-        self._running = self._running and event.news.state is not JobState.QUEUED
-        if event.retried:
-            self._say(event.news.reason, "yellow")
+    def _show_change(self, change: StateChange) -> None:
+        self._running = self._running and change.status.state is not JobState.QUEUED
+        if change.is_retry:
+            self._print_status(change.status.reason, "yellow")
         elif not self._running:
-            self._spinner.update(event.news)
+            self._spinner.update(change.status)
 
-    def _end(self, event: Done) -> int:
-        self._spinner.hide()
-        if event.error is not None:
-            raise event.error
-        style = "dim" if self._job.state is JobState.SUCCEEDED else "red"
-        text = describe_end(self._job)
-        self._say(joined(text, f"see `retarget job show {self._job.name}`"), style)
+    def _end(self, done: FollowerDone) -> int:
+        self._hide()
+        if done.error is not None:
+            raise done.error
+        if self._job.state is JobState.FAILED and not self._has_output:
+            self._preparation.show_details(self._job.name)
+        self._end_line()
+        if not self._is_build or self._job.state is JobState.FAILED:
+            print_ending(self._job, after_output=self._has_output)
         code = self._job.exit_code
         return 1 if code is None else code
 
     def _interrupted(self, number: signal.Signals, events: Events) -> int | None:
-        """Return the exit code if watching ends here."""
-        self._spinner.hide()
+        """Return the exit code if watching ends here, or None to continue."""
+        self._hide()
         if number == signal.SIGTERM:
-            return self._detach(_ENDED)
+            return self._detach(_EXIT_SIGTERM)
         if self._canceling:
-            self._say(f"{self._job.name} is being canceled; no longer watching it", "yellow")
-            return _STOPPED
+            self._print_status(f"{self._job.name} is being canceled; stopped watching", "yellow")
+            return _EXIT_SIGINT
         choice = Choice.CANCEL
         if sys.stdin.isatty():
-            choice = ask(self._job.name, self._settled(events))
-            self._mid_line = False
+            choice = ask(self._job.name, self._poll_during_question(events))
+            self._mid_line.clear()
         if choice is Choice.DETACH:
             return self._detach(0)
         if choice is Choice.CANCEL:
             self._cancel()
         return None
 
-    def _settled(self, events: Events) -> Callable[[], Choice | None]:
-        """Return who tells, while a question is open, that it needs no answer any more."""
-        looks_at = time.monotonic() + _LOOK
+    def _poll_during_question(self, events: Events) -> Callable[[], Choice | None]:
+        """Return a function that says when an open question needs no answer any more."""
+        next_fetch_at = time.monotonic() + _POLL_SECONDS
 
-        def settled() -> Choice | None:
-            nonlocal looks_at
+        def poll() -> Choice | None:
+            nonlocal next_fetch_at
             while not events.empty():
                 event = events.get()
                 if event == signal.SIGINT:
                     return Choice.CANCEL
-                self._held.append(event)
-                if isinstance(event, Done | signal.Signals):
+                self._deferred.append(event)
+                if isinstance(event, FollowerDone | signal.Signals):
                     return Choice.WITHDRAWN
-            if time.monotonic() < looks_at:
+            if time.monotonic() < next_fetch_at:
                 return None
-            looks_at = time.monotonic() + _LOOK
-            # a log that is far behind keeps the follower from telling of the end
-            return Choice.WITHDRAWN if self._look().state.is_final else None
+            next_fetch_at = time.monotonic() + _POLL_SECONDS
+            # a log that is far behind delays the follower's report of the end
+            return Choice.WITHDRAWN if self._fetch_job().state.is_final else None
 
-        return settled
+        return poll
 
     def _detach(self, code: int) -> int:
         name = self._job.name
-        self._say(f"{name} goes on; watch it with `retarget job logs {name} -f`", "dim")
+        self._print_status(f"{name} keeps running; watch it: retarget job logs {name} -f", "dim")
         return code
 
     def _cancel(self) -> None:
         self._canceling = True
-        self._say(f"canceling {self._job.name}; Ctrl-C again stops watching it", "yellow")
-        with suppress(Conflict):  # it has just ended by itself
-            copy.copy(self._job).cancel()  # the follower alone moves ours on
+        name = self._job.name
+        self._print_status(f"canceling {name}; press Ctrl-C again to stop watching", "yellow")
+        with suppress(Conflict):  # the job has just ended by itself
+            copy.copy(self._job).cancel()  # only the follower may change self._job
 
-    def _say(self, text: str, style: str) -> None:
-        if self._mid_line and sys.stdout.isatty():
+    def _hide(self) -> None:
+        self._spinner.hide()
+        self._preparation.close()
+
+    def _print_status(self, text: str, style: str) -> None:
+        self._preparation.close()
+        self._end_line()
+        print_status(text, style)
+
+    def _end_line(self) -> None:
+        is_on_terminal = sys.stdout.isatty() and self._mid_line.get(sys.stdout)
+        if is_on_terminal or self._mid_line.get(sys.stderr):
             sys.stderr.write("\n")
-        self._mid_line = False
-        say(text, style)
+        self._mid_line.clear()

@@ -1,26 +1,28 @@
-"""What a report or an observation means for a job. Pure: the whole policy can be read here."""
+"""Decides what a report or an observation means for a job. Pure functions: the whole policy."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from retarget.core.driver import Observation, Phase
+from retarget.core.exclusions import explain_missing
 from retarget.core.jobs import Attempt, Job
 from retarget.core.states import Event, JobState
+from retarget.runner.durations import show_duration
 
-MOST_RESUMES = 20  # a runner that dies this often is not going to live
+MAX_RESUMES = 20  # a runner that died this often is not restarted again
 
-# Seconds beyond its fence after which a launch has surely been ended by its runner: a request that
-# was under way at first, the end of its processes, and clocks that are not quite alike.
-MARGIN = 60.0
-_UNHEARD = 30.0  # seconds of silence after which a canceled job is not waited for
+# Time after `lost_after` by which the runner has certainly stopped a launch. It covers a request
+# in flight, the exit of its processes, and clocks that differ.
+LOST_MARGIN_SECONDS = 60.0
+_CANCEL_SILENCE_SECONDS = 30.0  # a canceled job whose host is silent for longer is given up
 
 S, E = JobState, Event
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A move for the job, and the reason the user reads."""
+    """A transition of the job, and the reason that the user reads."""
 
     event: Event
     reason: str
@@ -28,23 +30,23 @@ class Verdict:
 
 
 class Need(StrEnum):
-    """What an observation asks of the loop."""
+    """What the loop must do after an observation."""
 
     NOTHING = "nothing"
-    RESUME = "resume"  # launch again: the runner died, and another takes up its work
+    RESUME = "resume"  # launch again: the runner died, and a new one continues its work
     GIVE_UP = "give up"
 
 
 def on_report(job: Job, event: dict[str, Any]) -> Verdict | None:
-    """Return the move an event of the runner amounts to, or None when it is only news."""
-    where = event.get("node", job.spec.target)
+    """Return the transition that an event of the runner causes, or None."""
+    node = event.get("node", job.spec.target)
     match event["kind"]:
         case "preparing" if job.state is S.LAUNCHING:
-            return Verdict(E.PREPARING, f"laying out the code and the environment on {where}")
+            return Verdict(E.PREPARING, f"preparing the code and the environment on {node}")
         case "started" if job.state is S.PREPARING:
             return Verdict(E.STARTED, "the script is running")
         case "exited" if job.state in (S.PREPARING, S.RUNNING):
-            return Verdict(E.EXITED, _ended(event) + "; collecting outputs and the end of the log")
+            return Verdict(E.EXITED, f"{_exit_reason(event)}; uploading outputs and logs")
         case "finished":
             return on_ending(job, event["outcome"], event["reason"], event["exit_code"])
         case _:
@@ -52,55 +54,68 @@ def on_report(job: Job, event: dict[str, Any]) -> Verdict | None:
 
 
 def on_ending(job: Job, outcome: str, reason: str, exit_code: int | None) -> Verdict:
-    """Return what the end of the present attempt means for the job."""
+    """Return what the end of the current attempt means for the job."""
     if outcome == "succeeded":
         return Verdict(E.SUCCEEDED, "the script ended with exit code 0", 0)
     if job.state is S.CANCELING:
         return Verdict(E.STOPPED, "canceled", exit_code)
+    explanation = explain_missing(reason, job.spec.excluded)
+    reason = f"{reason}; {explanation}" if explanation else reason
     if job.retries_left > 0:
-        again = f"attempt {job.attempt} of {job.spec.retries + 1}: {reason}; trying again"
-        return Verdict(E.RETRIED, again, exit_code)
+        retry_reason = f"attempt {job.attempt} of {job.spec.retries + 1}: {reason}; retrying"
+        return Verdict(E.RETRIED, retry_reason, exit_code)
     return Verdict(E.FAILED, reason, exit_code)
 
 
-def on_observation(attempt: Attempt, seen: Observation) -> Need:
-    """Return what to do about a live attempt that its driver sees like this."""
-    match seen.phase:
+def on_observation(attempt: Attempt, observation: Observation) -> Need:
+    """Return what to do about a live attempt, given what its driver observed."""
+    match observation.phase:
         case Phase.PENDING | Phase.RUNNING | Phase.SILENT:
             return Need.NOTHING
-        case Phase.DEAD if attempt.resumes < MOST_RESUMES:
+        case Phase.DEAD if attempt.resumes < MAX_RESUMES:
             return Need.RESUME
         case Phase.DEAD | Phase.EXITED | Phase.GONE:
             return Need.GIVE_UP
 
 
-def on_silence(job: Job, attempt: Attempt, seen: Observation, now: float) -> tuple[str | None, str]:
-    """Return why a launch that cannot be seen is given up, or None, and what its job waits for.
+def on_silence(
+    job: Job, attempt: Attempt, observation: Observation, now: float
+) -> tuple[str | None, str]:
+    """Return why a silent launch is given up, or None, and the reason its job shows meanwhile.
 
-    It is tried elsewhere only when its runner, which counts too, has ended it by itself. One
-    whose job is canceled need not be waited for: nothing is started in its place.
+    A launch is retried only after its own runner, which counts the same time, has stopped it. A
+    canceled job need not wait for that: nothing is started in its place.
     """
-    silent = now - (attempt.heard or attempt.created)
-    if attempt.fence is not None:
-        patience = attempt.fence + job.spec.grace + MARGIN
-        if silent > patience:
-            return f"{seen.reason}; nothing was heard of it for {silent:.0f} s", ""
-    if job.state is S.CANCELING and silent > _UNHEARD:
-        return f"canceled without an answer: {seen.reason}", ""
-    return None, f"{seen.reason}; its work goes on there unseen, and is reported when it answers"
+    silence = now - (attempt.last_seen_at or attempt.created_at)
+    if attempt.lost_after is not None:
+        patience = attempt.lost_after + job.spec.grace + LOST_MARGIN_SECONDS
+        if silence > patience:
+            return f"{observation.reason}; no report for {show_duration(silence)}", ""
+    if job.state is S.CANCELING and silence > _CANCEL_SILENCE_SECONDS:
+        return f"canceled, but the host did not respond: {observation.reason}", ""
+    return (
+        None,
+        f"{observation.reason}; the job continues there, and its result is reported once the "
+        "host answers",
+    )
 
 
-def giving_up(seen: Observation, diagnosis: str) -> str:
-    """Return the reason for an attempt that ended without a word to this server."""
-    match seen.phase:
+def reason_after_silence(job: Job) -> str:
+    """Return the reason of a job whose launch answers again."""
+    return "the script is running" if job.state is S.RUNNING else f"the job is {job.state.value}"
+
+
+def failure_reason(observation: Observation, diagnosis: str) -> str:
+    """Return the reason for an attempt whose end was never reported to this server."""
+    match observation.phase:
         case Phase.GONE:
-            return "the target has no trace of it any more"
+            return "the launch no longer exists on the target"
         case Phase.EXITED:
-            said = f": {seen.reason}" if seen.reason else ""
-            return f"its runner ended without this server hearing of it{said}"
+            details = f": {observation.reason}" if observation.reason else ""
+            return f"the runner exited without reporting a result{details}"
         case _:
-            return f"its runner died {MOST_RESUMES} times: {diagnosis}"
+            return f"the runner died {MAX_RESUMES} times: {diagnosis}"
 
 
-def _ended(event: dict[str, Any]) -> str:
+def _exit_reason(event: dict[str, Any]) -> str:
     return event["reason"] or "the script ended with exit code 0"

@@ -1,48 +1,95 @@
-"""Environments across targets: where each is built, and removing them everywhere."""
+"""Named environments, where each is built, and how to remove it everywhere."""
 
 import logging
 from typing import Any
 
-from retarget.control.parts import Parts
+from retarget.control.context import Context
 from retarget.core.driver import Caches
-from retarget.core.errors import TargetUnreachable
+from retarget.core.environments import Environment
+from retarget.core.errors import Invalid, TargetUnreachable
+from retarget.core.names import check_name
+from retarget.store.environments import StoredEnvironment
 
 _log = logging.getLogger(__name__)
 
 
-def built(parts: Parts) -> dict[str, list[dict[str, Any]]]:
-    """Return what every target that answers has built, by digest."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for target in parts.targets.list():
+def built(context: Context) -> dict[str, list[dict[str, Any]]]:
+    """Return what the reachable targets have built, by digest."""
+    builds: dict[str, list[dict[str, Any]]] = {}
+    for target in context.targets.list():
         try:
-            driver = parts.connect(target)
+            driver = context.connect(target)
             if not isinstance(driver, Caches):
                 continue
-            for each in driver.environments():
-                facts = {name: each[name] for name in ("how", "size", "seconds", "built")}
-                found.setdefault(each["digest"], []).append({"target": target.name, **facts})
+            for build in driver.environments():
+                fields = {name: build[name] for name in ("how", "size", "seconds")}
+                fields |= {"target": target.name, "built_at": build["built"]}
+                fields["failed"] = build.get("failed")
+                builds.setdefault(build["digest"], []).append(fields)
         except TargetUnreachable as error:
             _log.warning("target %s: %s", target.name, error)
-    return found
+    return builds
 
 
-def remove(parts: Parts, name_or_digest: str) -> list[str]:
-    """Remove an environment from the targets and then from the store. Return which targets.
+def register(context: Context, name: str, environment: Environment) -> StoredEnvironment:
+    """Make a definition the newest version of a name."""
+    check_name(name)
+    if environment.kind == "user":
+        raise Invalid(
+            "kind: only an environment with packages or an image can have a name", field="kind"
+        )
+    return context.environments.register(name, environment, context.now())
 
-    Of one that has other names, too, only the name is removed.
+
+def update(context: Context, name: str) -> StoredEnvironment:
+    """Add a version of a name that the next build resolves again."""
+    newest = context.environments.versions(name)[0].environment
+    if newest.kind == "image" and not (newest.pip or newest.conda or newest.context):
+        raise Invalid(
+            f"environment {name!r} is an image without packages: there is nothing to resolve; "
+            "register it again with another tag"
+        )
+    return context.environments.update(name, context.now())
+
+
+def remove(context: Context, text: str) -> list[str]:
+    """Remove an environment from the targets, then from the store. Return those targets.
+
+    A name stands for all its versions. A definition that another version has stays.
     """
-    known = parts.environments.find(name_or_digest)
-    names = {each.name for each in parts.environments.list() if each.digest == known.digest}
-    if name_or_digest in names and len(names) > 1:
-        parts.environments.remove_name(name_or_digest)
-        return []
     removed: list[str] = []
-    for target in parts.targets.list():
+    known = context.environments.find(text)
+    if text == known.name:
+        for version in context.environments.versions(text):
+            removed += _remove_version(context, version)
+        context.environments.remove_name(text)
+    elif _is_label(text, known):
+        removed = _remove_version(context, known)
+    else:
+        removed = _remove_definition(context, known.digest)
+    return list(dict.fromkeys(removed))
+
+
+def _is_label(text: str, known: StoredEnvironment) -> bool:
+    return known.name is not None and text in (known.environment.label, f"{known.name}@latest")
+
+
+def _remove_version(context: Context, known: StoredEnvironment) -> list[str]:
+    others = [other for other in context.environments.list() if other.digest == known.digest]
+    if len(others) > 1 and known.name and known.version:
+        context.environments.remove_version(known.name, known.version)
+        return []
+    return _remove_definition(context, known.digest)
+
+
+def _remove_definition(context: Context, digest: str) -> list[str]:
+    removed: list[str] = []
+    for target in context.targets.list():
         try:
-            driver = parts.connect(target)
-            if isinstance(driver, Caches) and driver.remove_environment(known.digest):
+            driver = context.connect(target)
+            if isinstance(driver, Caches) and driver.remove_environment(digest):
                 removed.append(target.name)
-        except TargetUnreachable as error:  # it may be there, or may never have been
-            _log.warning("environment %s, target %s: %s", known.digest[:12], target.name, error)
-    parts.environments.remove(known.digest)
+        except TargetUnreachable as error:
+            _log.warning("environment %s, target %s: %s", digest[:12], target.name, error)
+    context.environments.remove(digest)
     return removed

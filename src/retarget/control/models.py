@@ -1,10 +1,10 @@
-"""The registry: what jobs left becomes versions of models, each with where it came from."""
+"""The model registry: registers files of jobs as versions of models, with their lineage."""
 
 import math
 from dataclasses import dataclass
 
-from retarget.control.left import below, left, named
-from retarget.control.parts import Parts
+from retarget.control.context import Context
+from retarget.control.outputs import format_paths, list_artifacts, list_files
 from retarget.core.errors import Invalid, NotFound
 from retarget.core.jobs import Job, Output
 from retarget.core.models import (
@@ -21,116 +21,123 @@ from retarget.store.environments import digest_for
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a job left at a path."""
+class RegistrationSource:
+    """The files to register, and where they come from."""
 
-    source: str
+    uri: str
     files: list[Output]
     model_id: str | None = None
 
 
-def register(parts: Parts, name: str, wanted: Registration) -> ModelVersion:
-    """Make a version of what a job left, and the model if there is none.
+def register(context: Context, name: str, registration: Registration) -> ModelVersion:
+    """Register files of a job as a new version. Create the model if it does not exist.
 
     A version has its own files: it stays when the job is deleted.
     """
     check_model_name(name)
-    for key, value in wanted.tags.items():
+    for key, value in registration.tags.items():
         check_model_tag(key, value)
-    now = parts.now()
-    job = parts.jobs.find(wanted.job)
-    run = _run(parts, job.id)
-    found = _find(parts, job, _plain(wanted.path))
-    _keep_blobs(parts, found.files, now)
+    now = context.now()
+    job = context.jobs.find(registration.job)
+    run = _run(context, job.id)
+    source = _find_source(context, job, _normalize(registration.path))
+    _protect_blobs(context, source.files, now)
     draft = ModelVersion(
         name=name,
-        description=wanted.description,
-        source=found.source,
+        description=registration.description,
+        source=source.uri,
         location=f"{ARTIFACTS}{REGISTRY}/{new_id(now)}",
         run_id=run.id if run else "",
-        model_id=found.model_id,
-        created=int(now * 1000),
-        changed=int(now * 1000),
-        lineage=_lineage(job, run),
-        tags=wanted.tags,
+        model_id=source.model_id,
+        created_at=int(now * 1000),
+        changed_at=int(now * 1000),
+        lineage=_lineage(job, run, _lock_of(context, job)),
+        tags=registration.tags,
     )
-    return parts.models.add_version(draft, found.files, make=True)
+    return context.models.add_version(draft, source.files, make=True)
 
 
-def lineage(parts: Parts, run_id: str) -> Lineage:
-    """Tell what is known now about a run and the job that made it; nothing of one that is gone.
+def lineage(context: Context, run_id: str) -> Lineage:
+    """Return what is known about a run and its job. It is empty if they are deleted.
 
-    A job's id is its own run's.
+    A job and its own run have the same id.
     """
-    run = _run(parts, run_id)
+    run = _run(context, run_id)
     if run is None or run.job_id is None:
         return _lineage(None, run)
     try:
-        return _lineage(parts.jobs.read(run.job_id), run)
+        job = context.jobs.read(run.job_id)
+        return _lineage(job, run, _lock_of(context, job))
     except NotFound:
         return _lineage(None, run)
 
 
-def delete(parts: Parts, name: str, version: int | None = None) -> None:
-    """Remove a version, or the model with all of them. Blobs go at the next collection."""
+def delete(
+    context: Context, name: str, version: int | None = None, *, by_job: str | None = None
+) -> None:
+    """Remove a version, or the model with all versions. The next prune removes the blobs.
+
+    A job (`by_job`) may remove only what it created itself.
+    """
     if version is None:
-        parts.models.delete(name)
+        context.models.delete(name, by_job=by_job)
     else:
-        parts.models.delete_version(name, version, now=int(parts.now() * 1000))
+        now = int(context.now() * 1000)
+        context.models.delete_version(name, version, now=now, by_job=by_job)
 
 
-def files_of(parts: Parts, version: ModelVersion) -> list[Output]:
-    """List the files of a version; those of one that is kept elsewhere are not known here."""
+def files_of(context: Context, version: ModelVersion) -> list[Output]:
+    """List the files of a version. Empty if they are not stored on this server."""
     folder = artifact_path(version.location)
-    return below(parts, folder) if folder else []
+    return list_artifacts(context, folder) if folder else []
 
 
-def _run(parts: Parts, run_id: str) -> Run | None:
-    found = parts.runs.load([run_id]) if run_id else []
-    return found[0] if found else None
+def _run(context: Context, run_id: str) -> Run | None:
+    runs = context.runs.load([run_id]) if run_id else []
+    return runs[0] if runs else None
 
 
-def _plain(path: str) -> str:
+def _normalize(path: str) -> str:
     names = [name for name in path.split("/") if name not in ("", ".")]
     if not names or ".." in names or path.startswith("/"):
         raise Invalid(
-            f"path: {path!r} is not what a job left; name a file or a folder, such as "
+            f"path: {path!r} is not a path of a job's file; write a file or a folder, such as "
             "outputs/model.pkl",
             field="path",
         )
     return "/".join(names)
 
 
-def _find(parts: Parts, job: Job, path: str) -> Found:
-    """Return a file or a folder of the job, or else a model that its run logged by this name."""
-    there = left(parts, job)
-    files = [_inside(file, path) for file in there if f"{file.path}/".startswith(f"{path}/")]
+def _find_source(context: Context, job: Job, path: str) -> RegistrationSource:
+    """Return a file or a folder of the job, or a model that its run logged under this name."""
+    job_files = list_files(context, job)
+    files = [_relative(file, path) for file in job_files if f"{file.path}/".startswith(f"{path}/")]
     if files:
-        return Found(f"runs:/{job.id}/{path}", files)
-    logged = parts.logged_models.made_by(job.id)
+        return RegistrationSource(f"runs:/{job.id}/{path}", files)
+    logged = context.logged_models.made_by(job.id)
     for model in logged:
         folder = artifact_path(model.location)
-        files = below(parts, folder) if folder and model.name == path else []
+        files = list_artifacts(context, folder) if folder and model.name == path else []
         if files:
-            return Found(f"models:/{model.id}", files, model.id)
-    names = named(there, *(model.name for model in logged))
-    raise NotFound(f"job {job.name!r} left no {path!r}; it left {names}")
+            return RegistrationSource(f"models:/{model.id}", files, model.id)
+    names = format_paths(job_files, *(model.name for model in logged))
+    raise NotFound(f"job {job.name!r} has no {path!r}; it has {names}")
 
 
-def _inside(file: Output, path: str) -> Output:
-    """Return a file as it stands in its version: what is in a folder, without the folder."""
-    inner = file.path[len(path) + 1 :] or path.rpartition("/")[2]
-    return file.model_copy(update={"path": inner})
+def _relative(file: Output, path: str) -> Output:
+    """Return a file with its path in the version: relative to the registered folder."""
+    relative = file.path[len(path) + 1 :] or path.rpartition("/")[2]
+    return file.model_copy(update={"path": relative})
 
 
-def _keep_blobs(parts: Parts, files: list[Output], now: float) -> None:
-    """Have a collection that is under way spare the files."""
-    gone = parts.blobs.missing({file.digest for file in files}, now=now)
-    if gone:
-        raise NotFound(f"{len(gone)} of the files are gone from the server")
+def _protect_blobs(context: Context, files: list[Output], now: float) -> None:
+    """Make sure that a prune that is running does not remove these files."""
+    missing = context.blobs.missing({file.digest for file in files}, now=now)
+    if missing:
+        raise NotFound(f"{len(missing)} of the files were deleted from the server")
 
 
-def _lineage(job: Job | None, run: Run | None) -> Lineage:
+def _lineage(job: Job | None, run: Run | None, lock: str | None = None) -> Lineage:
     metrics = {metric.key: _number(metric.value) for metric in run.metrics} if run else {}
     if job is None:
         return Lineage(job_id=run.job_id if run else None, metrics=metrics)
@@ -139,8 +146,14 @@ def _lineage(job: Job | None, run: Run | None) -> Lineage:
         job_name=job.name,
         snapshot=job.spec.snapshot,
         environment=digest_for(job.spec.environment),
+        lock=lock,
         metrics=metrics,
     )
+
+
+def _lock_of(context: Context, job: Job) -> str | None:
+    attempts = context.jobs.attempts(job.id)
+    return attempts[-1].lock if attempts else None
 
 
 def _number(value: float) -> float | str:

@@ -1,164 +1,194 @@
-"""Takes in what runners report: events once and in order, streams by offset, output files."""
+"""Processes the events of runners, each once and in order."""
 
 import time
 from typing import Any, Literal
 
+from retarget.control.context import Context
 from retarget.control.decide import Verdict, on_report
-from retarget.control.gang import hear, is_to_stop, on_members, reason_of
-from retarget.control.parts import Parts
+from retarget.control.gang import apply_events, is_next, must_stop, on_members, reason_of
+from retarget.control.kept import take_kept
+from retarget.control.locks import take_lock
 from retarget.core.errors import Conflict, Gone, Invalid, NotFound
 from retarget.core.jobs import Attempt, Job, Member
 from retarget.core.states import FINAL, Event, JobState
-from retarget.store.jobs import AttemptChange, Moved
+from retarget.store.jobs import AppliedEvent, AttemptChange
 
-_TRIES = 20
-# the events whose time is kept with the attempt, and where
-_TIMED: dict[str, Literal["preparing", "starting", "started", "exited"]] = {
-    "preparing": "preparing",
-    "starting": "starting",
-    "started": "started",
-    "exited": "exited",
+_MAX_TRIES = 20
+# the events whose time is stored with the attempt, and the field for it
+_TIME_FIELDS: dict[str, Literal["preparing_at", "starting_at", "started_at", "exited_at"]] = {
+    "preparing": "preparing_at",
+    "starting": "starting_at",
+    "started": "started_at",
+    "exited": "exited_at",
 }
-_ASTRAY = 30.0  # seconds: longer than a report is under way
-_ENDS = frozenset({Event.SUCCEEDED, Event.FAILED, Event.STOPPED, Event.RETRIED})
+_CLOCK_TOLERANCE_SECONDS = 30.0  # longer than a report takes to arrive
+_FINAL_EVENTS = frozenset({Event.SUCCEEDED, Event.FAILED, Event.STOPPED, Event.RETRIED})
 
 
 def take_events(
-    parts: Parts, key: str, events: list[dict[str, Any]], node: int = 0
+    context: Context, key: str, events: list[dict[str, Any]], node: int = 0
 ) -> tuple[int, bool]:
-    """Take in the events not seen before. Return how many are, and whether to stop."""
-    conflict = Conflict("the job keeps moving")
-    for tried in range(_TRIES):
-        if tried:
-            time.sleep(0.002 * tried)
-        job, attempt = present(parts, key)
+    """Process new events. Return how many are processed in all, and whether to stop."""
+    conflict = Conflict("the job keeps changing; report again")
+    for failures in range(_MAX_TRIES):
+        if failures:
+            time.sleep(0.002 * failures)
+        job, attempt = current_attempt(context, key)
         if node >= job.spec.nodes:
-            raise Invalid(f"node: the job has {job.spec.nodes} of them", field="node")
+            raise Invalid(
+                f"node: {node} does not exist; the job has {job.spec.nodes} node(s)", field="node"
+            )
         try:
             if job.spec.nodes > 1:
-                return _take_member(parts, job, attempt, node, events)
-            job, confirmed = _take(parts, job, attempt, events)
+                return _take_member(context, job, attempt, node, events)
+            job, events_acked = _take(context, job, attempt, events)
         except Conflict as error:
             conflict = error
-            continue  # it moved meanwhile, by an order or another server: look again
-        return confirmed, job.state is JobState.CANCELING
+            continue  # a user or another server changed it meanwhile: read it again
+        return events_acked, job.state is JobState.CANCELING
     raise conflict
 
 
-def by_our_clock(
+def to_server_clock(
     events: list[dict[str, Any]], *, sent: float | None, now: float
 ) -> list[dict[str, Any]]:
-    """Return events with the times of this server, where the clock of their machine is wrong.
+    """Return events with times by this server's clock if the clock of their host is wrong.
 
-    `sent` is when they were sent, by that clock.
+    `sent` is when they were sent, by the clock of the host.
     """
-    late = 0.0 if sent is None else now - sent
-    if abs(late) < _ASTRAY:
-        return events
-    return [event | {"at": event["at"] + late} for event in events]
+    shift = clock_shift(sent=sent, now=now)
+    return [event | {"at": event["at"] + shift} for event in events] if shift else events
 
 
-def present(parts: Parts, key: str) -> tuple[Job, Attempt]:
-    """Return the attempt and its job, or raise Gone when nothing more is wanted of it."""
+def clock_shift(*, sent: float | None, now: float) -> float:
+    """Return what to add to the times of a host; 0 unless its clock is wrong."""
+    shift = 0.0 if sent is None else now - sent
+    return shift if abs(shift) >= _CLOCK_TOLERANCE_SECONDS else 0.0
+
+
+def current_attempt(context: Context, key: str) -> tuple[Job, Attempt]:
+    """Return an attempt and its job, or raise Gone if the attempt has ended."""
     try:
-        job, attempt = parts.jobs.with_attempt(key)
+        job, attempt = context.jobs.with_attempt(key)
     except NotFound:
         raise Gone("the job was deleted") from None
-    if job.state in FINAL or job.attempt != attempt.number or attempt.ended is not None:
-        raise Gone(f"attempt {attempt.number} of {job.name} is over")
+    if job.state in FINAL or job.attempt != attempt.number or attempt.ended_at is not None:
+        raise Gone(f"attempt {attempt.number} of job {job.name!r} has ended")
     return job, attempt
 
 
 def _take(
-    parts: Parts, before: Job, attempt: Attempt, events: list[dict[str, Any]]
+    context: Context, before: Job, attempt: Attempt, events: list[dict[str, Any]]
 ) -> tuple[Job, int]:
-    """Take in all of them in one write, or raise Conflict: then some may be taken in, in order."""
-    job, now, moves = before, parts.now(), list[Moved]()
-    change: AttemptChange = {"heard": now, "confirmed": attempt.confirmed}
+    """Process all events in one write, or raise Conflict: the first of them may be processed."""
+    job, now, applied = before, context.now(), list[AppliedEvent]()
+    change: AttemptChange = {"last_seen_at": now, "events_acked": attempt.events_acked}
     for event in events:
-        if event["seq"] != change["confirmed"] + 1:
-            continue  # seen already, or after a gap: it comes again
+        if not is_next(event, change["events_acked"]):
+            continue  # processed already, or after a gap: the runner sends it again
         verdict = on_report(job, event)
-        if verdict is not None and verdict.event in _ENDS and attempt.handle is None:
-            # ended now, what it left on its target would never be found and cleared away
-            _write(parts, before, attempt, moves, change)
-            raise Conflict("its launch is not written down yet; report again")
-        change["confirmed"] += 1
-        if event["kind"] in _TIMED:
-            change[_TIMED[event["kind"]]] = event["at"]
+        if verdict is not None and verdict.event in _FINAL_EVENTS and attempt.handle is None:
+            # without a handle, its files on the target could never be found and removed
+            _write(context, before, attempt, applied, change)
+            raise Conflict("the launch is not recorded yet; report again")
+        change["events_acked"] = event["seq"]
+        change |= _recorded(context, job, event)
+        take_kept(context, job, event)
         if verdict is not None:
             job = _after(job, verdict, event, now)
-            moves.append(Moved(verdict.event, job))
-        if verdict is not None and verdict.event in _ENDS:
-            change |= {"ended": now, "exit_code": verdict.exit_code, "reason": event["reason"]}
-            if gone := event.get("gone"):
-                parts.outputs.remove(before.id, before.attempt, *gone)
-            break  # what comes after the end is of no attempt
-    _write(parts, before, attempt, moves, change)
-    return job, change["confirmed"]
+            applied.append(AppliedEvent(verdict.event, job))
+        if verdict is not None and verdict.event in _FINAL_EVENTS:
+            change |= {"ended_at": now, "exit_code": verdict.exit_code, "reason": event["reason"]}
+            if removed := event.get("gone"):
+                context.outputs.remove(before.id, before.attempt, *removed)
+            break  # events after the end belong to no attempt
+    _write(context, before, attempt, applied, change)
+    return job, change["events_acked"]
 
 
 def _take_member(
-    parts: Parts, job: Job, attempt: Attempt, node: int, events: list[dict[str, Any]]
+    context: Context, job: Job, attempt: Attempt, node: int, events: list[dict[str, Any]]
 ) -> tuple[int, bool]:
-    """Take in what one node of several says, and move the job as far as all of them have come."""
-    now = parts.now()
-    before = next((each for each in parts.members.of(attempt.key) if each.node == node), None)
-    after = hear(before or Member(node=node, heard=now), events, now)
-    parts.members.replace(attempt.key, before, after)
-    # read again: of two nodes that say the last thing at once, one must see both
-    members = parts.members.of(attempt.key)
+    """Process the events of one of several nodes. Advance the job as far as all nodes allow."""
+    now = context.now()
+    members = context.members.of(attempt.key)
+    before = next((member for member in members if member.node == node), None)
+    after = apply_events(before or Member(node=node, last_seen_at=now), events, now)
+    context.members.replace(attempt.key, before, after)
+    # read again: if two nodes report their last event at once, one of them must see both
+    members = context.members.of(attempt.key)
     change: AttemptChange = {}
-    if len(members) == job.spec.nodes:  # it is as silent as the most silent of them
-        change["heard"] = min(each.heard for each in members)
-    for event in events if node == 0 else ():
-        if event["kind"] in _TIMED:
-            change[_TIMED[event["kind"]]] = event["at"]
-    moves, moving = list[Moved](), job
-    while verdict := on_members(moving, members):
-        if verdict.event in _ENDS and attempt.handle is None:
-            raise Conflict("its launch is not written down yet; report again")
-        moving = moving.after(
+    if len(members) == job.spec.nodes:  # the attempt is as silent as its most silent node
+        change["last_seen_at"] = min(member.last_seen_at for member in members)
+    for event in events:
+        recorded = _recorded(context, job, event)
+        take_kept(context, job, event, node)
+        if node == 0:
+            change |= recorded
+    applied, current = list[AppliedEvent](), job
+    while verdict := on_members(current, members):
+        if verdict.event in _FINAL_EVENTS and attempt.handle is None:
+            raise Conflict("the launch is not recorded yet; report again")
+        current = current.after(
             verdict.event,
             reason=verdict.reason,
             now=now,
             exit_code=verdict.exit_code,
-            started=now if verdict.event is Event.STARTED else None,
+            started_at=now if verdict.event is Event.STARTED else None,
         )
-        moves.append(Moved(verdict.event, moving))
-        if verdict.event in _ENDS:
+        applied.append(AppliedEvent(verdict.event, current))
+        if verdict.event in _FINAL_EVENTS:
             change |= {
-                "ended": now,
+                "ended_at": now,
                 "exit_code": verdict.exit_code,
-                "reason": _told_of(verdict, members),
+                "reason": _attempt_reason(verdict, members),
             }
             break
-    _write(parts, job, attempt, moves, change)
-    return after.confirmed, is_to_stop(moving, members)
+    _write(context, job, attempt, applied, change)
+    return after.events_acked, must_stop(current, members)
 
 
-def _told_of(verdict: Verdict, members: list[Member]) -> str:
+def _recorded(context: Context, job: Job, event: dict[str, Any]) -> AttemptChange:
+    """Return what an event says about the attempt itself: its time, or the lock."""
+    change: AttemptChange = {}
+    if event["kind"] in _TIME_FIELDS:
+        change[_TIME_FIELDS[event["kind"]]] = event["at"]
+    elif lock := take_lock(context, job, event):
+        change["lock"] = lock
+    return change
+
+
+def _attempt_reason(verdict: Verdict, members: list[Member]) -> str:
     if verdict.event is Event.SUCCEEDED:
         return ""
     return reason_of(members) or verdict.reason
 
 
 def _after(job: Job, verdict: Verdict, event: dict[str, Any], now: float) -> Job:
-    started = event["at"] if verdict.event is Event.STARTED else None
+    started_at = event["at"] if verdict.event is Event.STARTED else None
     return job.after(
-        verdict.event, reason=verdict.reason, now=now, exit_code=verdict.exit_code, started=started
+        verdict.event,
+        reason=verdict.reason,
+        now=now,
+        exit_code=verdict.exit_code,
+        started_at=started_at,
     )
 
 
 def _write(
-    parts: Parts, before: Job, attempt: Attempt, moves: list[Moved], change: AttemptChange
+    context: Context,
+    before: Job,
+    attempt: Attempt,
+    applied: list[AppliedEvent],
+    change: AttemptChange,
 ) -> None:
-    if not moves:
+    if not applied:
         if not change:
             return
-        parts.jobs.change_attempt(attempt.key, change)
+        context.jobs.change_attempt(attempt.key, change)
+        if "started_at" in change:  # this ends the stream `prepare`
+            context.notify(before.id)
         return
-    parts.jobs.write_moves(before, moves, change)
-    parts.notify(before.id)
-    if moves[-1].event in _ENDS:
-        parts.wake()
+    context.jobs.write_transitions(before, applied, change)
+    if applied[-1].event in _FINAL_EVENTS:
+        context.wake()

@@ -1,112 +1,111 @@
-"""Secrets in the settings of targets: encrypted where they are kept, hidden where they are shown.
+"""Secrets in the settings of targets: encrypted in the store, masked in views.
 
 A field of a kind's `Config` is a secret if its type is pydantic's `SecretStr`, at any depth.
 """
 
-import base64
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from pydantic import BaseModel, SecretStr
 
+from retarget.control.sealing import Sealer, Unsealable
 from retarget.core.errors import Invalid, TargetUnreachable
 
-HIDDEN = "********"  # what is shown of a secret, and what leaves it as it is when it is sent back
-_MARK = "sealed:1:"  # a setting of another kind may have a field named "secret", too
-_NONCE = 12  # bytes
+HIDDEN = "********"  # shown instead of a secret; sent back, it keeps the stored secret
+_PREFIX = "sealed:1:"  # distinguishes a secret from another setting that is named "secret"
+_PURPOSE = "retarget: secrets of targets"
 
 _Path = tuple[str | int, ...]
 _Settings = dict[str, Any]
 
 
 def seal(config: BaseModel, *, secret: bytes, target: str) -> _Settings:
-    """Return settings as they are stored: JSON, and nobody reads a secret in it without `secret`.
+    """Return settings as they are stored: JSON, in which secrets are encrypted with `secret`.
 
-    Raise Invalid for a secret that is only what is shown of one.
+    Raise Invalid for a secret that is only the mask.
     """
 
-    def sealed(value: SecretStr, path: _Path) -> _Settings:
+    def encrypt(value: SecretStr, path: _Path) -> _Settings:
         text = value.get_secret_value()
         if text == HIDDEN:
             field = ".".join(map(str, ("config", *path)))
-            raise Invalid(f"{field}: {HIDDEN} stands for one that is kept; give it", field=field)
-        nonce = os.urandom(_NONCE)
-        hidden = _cipher(secret).encrypt(nonce, text.encode("utf-8", "replace"), target.encode())
-        return {"secret": _MARK + base64.b64encode(nonce + hidden).decode()}
+            raise Invalid(
+                f"{field}: {HIDDEN} only masks a secret; enter the secret itself", field=field
+            )
+        return {"secret": _PREFIX + Sealer(secret, _PURPOSE).seal(text, owner=target)}
 
-    return _joined(config.model_dump(mode="json"), config.model_dump(), sealed, ())
+    return _merge_secrets(config.model_dump(mode="json"), config.model_dump(), encrypt, ())
 
 
 def unseal(stored: Mapping[str, Any], *, secret: bytes, target: str) -> _Settings:
-    """Return stored settings with their secrets, or raise TargetUnreachable."""
+    """Return stored settings with decrypted secrets, or raise TargetUnreachable."""
 
-    def opened(token: str, path: _Path) -> str:
-        cipher = _cipher(secret)
+    def decrypt(token: str, path: _Path) -> str:
         try:
-            raw = base64.b64decode(token.removeprefix(_MARK), validate=True)
-            return cipher.decrypt(raw[:_NONCE], raw[_NONCE:], target.encode()).decode()
-        except (ValueError, _wrong_key()):
+            return Sealer(secret, _PURPOSE).unseal(token.removeprefix(_PREFIX), owner=target)
+        except Unsealable:
             name = next((str(part) for part in reversed(path) if isinstance(part, str)), "secret")
             raise TargetUnreachable(
-                f"the stored {name.replace('_', ' ')} of target {target!r} cannot be read, as "
-                "the server has another secret now; detach the target and attach it again"
+                f"the stored {name.replace('_', ' ')} of target {target!r} cannot be decrypted "
+                "because the server's secret has changed; detach the target and attach it again"
             ) from None
 
-    return _mapped(stored, opened, ())
+    return _replace_secrets(stored, decrypt, ())
 
 
 def hide(stored: Mapping[str, Any]) -> _Settings:
-    """Return stored settings as they are shown."""
-    return _mapped(stored, lambda token, path: HIDDEN, ())
+    """Return stored settings with masked secrets."""
+    return _mask(stored)
 
 
-def keep(given: Any, stored: Any) -> Any:
-    """Return what was given with what is stored in the place of each secret that is only shown."""
-    if given == HIDDEN and _token(stored) is not None:
+def restore_hidden(settings: Any, stored: Any) -> Any:
+    """Return new settings in which every mask is replaced by the stored secret."""
+    if settings == HIDDEN and _token(stored) is not None:
         return stored
-    if isinstance(given, Mapping) and isinstance(stored, Mapping):
+    if isinstance(settings, Mapping) and isinstance(stored, Mapping):
         old = cast(Mapping[str, Any], stored)
         return {
-            name: keep(value, old.get(name))
-            for name, value in cast(Mapping[str, Any], given).items()
+            name: restore_hidden(value, old.get(name))
+            for name, value in cast(Mapping[str, Any], settings).items()
         }
-    if isinstance(given, list) and isinstance(stored, list):
-        return _keep_each(cast(list[Any], given), cast(list[Any], stored))
-    return cast(Any, given)
+    if isinstance(settings, list) and isinstance(stored, list):
+        return _restore_items(cast(list[Any], settings), cast(list[Any], stored))
+    return cast(Any, settings)
 
 
-def _keep_each(given: list[Any], stored: list[Any]) -> list[Any]:
-    # one that is as it was shown is the same one, wherever it stands now
-    shown = [_shown(each) for each in stored]
-    places = [shown.index(each) if each in shown else index for index, each in enumerate(given)]
-    same = len(given) == len(stored)
+def _restore_items(items: list[Any], stored: list[Any]) -> list[Any]:
+    # an item that equals a masked stored one is that one, wherever it is in the list now
+    masked = [_mask(item) for item in stored]
+    indexes = [masked.index(item) if item in masked else index for index, item in enumerate(items)]
+    same_length = len(items) == len(stored)
     return [
-        keep(each, stored[place]) if same or each in shown else each
-        for each, place in zip(given, places, strict=True)
+        restore_hidden(item, stored[index]) if same_length or item in masked else item
+        for item, index in zip(items, indexes, strict=True)
     ]
 
 
-def _shown(stored: Any) -> Any:
-    return _mapped(stored, lambda token, path: HIDDEN, ())
+def _mask(stored: Any) -> Any:
+    return _replace_secrets(stored, lambda token, path: HIDDEN, ())
 
 
-def _mapped(stored: Any, on_secret: Callable[[str, _Path], Any], path: _Path) -> Any:
-    """Return the same with another value for each secret."""
+def _replace_secrets(stored: Any, on_secret: Callable[[str, _Path], Any], path: _Path) -> Any:
+    """Return stored settings in which `on_secret` has replaced every secret."""
     token = _token(stored)
     if token is not None:
         return on_secret(token, path)
     if isinstance(stored, Mapping):
-        pairs = cast(Mapping[str, Any], stored).items()
-        return {name: _mapped(each, on_secret, (*path, name)) for name, each in pairs}
+        items = cast(Mapping[str, Any], stored).items()
+        return {name: _replace_secrets(value, on_secret, (*path, name)) for name, value in items}
     if isinstance(stored, list):
-        each_one = enumerate(cast(list[Any], stored))
-        return [_mapped(each, on_secret, (*path, index)) for index, each in each_one]
+        items = enumerate(cast(list[Any], stored))
+        return [_replace_secrets(value, on_secret, (*path, index)) for index, value in items]
     return stored
 
 
-def _joined(plain: Any, raw: Any, on_secret: Callable[[SecretStr, _Path], Any], path: _Path) -> Any:
-    """Return `plain`, which is JSON, with another value where `raw`, the same, has a secret."""
+def _merge_secrets(
+    plain: Any, raw: Any, on_secret: Callable[[SecretStr, _Path], Any], path: _Path
+) -> Any:
+    """Return `plain` in which `on_secret` has replaced every secret. `raw` shows where they are."""
     if isinstance(raw, SecretStr):
         return on_secret(raw, path)
     if isinstance(plain, dict):
@@ -114,13 +113,14 @@ def _joined(plain: Any, raw: Any, on_secret: Callable[[SecretStr, _Path], Any], 
             cast(_Settings, plain).items(), cast(Mapping[Any, Any], raw).values(), strict=True
         )
         return {
-            name: _joined(each, other, on_secret, (*path, name)) for (name, each), other in pairs
+            name: _merge_secrets(value, raw_value, on_secret, (*path, name))
+            for (name, value), raw_value in pairs
         }
     if isinstance(plain, list) and isinstance(raw, list | tuple):
-        both = zip(cast(list[Any], plain), cast(Sequence[Any], raw), strict=True)
+        pairs = zip(cast(list[Any], plain), cast(Sequence[Any], raw), strict=True)
         return [
-            _joined(*pair, on_secret=on_secret, path=(*path, index))
-            for index, pair in enumerate(both)
+            _merge_secrets(*pair, on_secret=on_secret, path=(*path, index))
+            for index, pair in enumerate(pairs)
         ]
     return cast(Any, plain)
 
@@ -129,24 +129,4 @@ def _token(stored: Any) -> str | None:
     if not isinstance(stored, Mapping) or list(cast(Mapping[str, Any], stored)) != ["secret"]:
         return None
     token = cast(Mapping[str, Any], stored)["secret"]
-    return token if isinstance(token, str) and token.startswith(_MARK) else None
-
-
-# It comes with the kinds that have secrets, and only they need it.
-def _cipher(secret: bytes) -> Any:
-    try:
-        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-        from cryptography.hazmat.primitives.hashes import SHA256
-        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-    except ModuleNotFoundError as missing:
-        raise Invalid(
-            f"a secret cannot be kept without {missing.name}: pip install 'retarget[ssh]'"
-        ) from None
-    derived = HKDF(SHA256(), 32, salt=None, info=b"retarget: secrets of targets").derive(secret)
-    return AESGCM(derived)
-
-
-def _wrong_key() -> type[Exception]:
-    from cryptography.exceptions import InvalidTag
-
-    return InvalidTag
+    return token if isinstance(token, str) and token.startswith(_PREFIX) else None

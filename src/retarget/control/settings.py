@@ -1,6 +1,6 @@
-"""The settings of a target as its kind understands them, or the sentence that says what is wrong.
+"""Validates the settings of a target against its kind.
 
-No sentence repeats what was given: it may be a secret, or one in the wrong place.
+No message repeats a value: it may be a secret, or a secret in the wrong field.
 """
 
 import json
@@ -15,74 +15,74 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from retarget import drivers
 from retarget.core.errors import Invalid
 
-_WORDS = {
-    "missing": "is needed",
+_MESSAGES = {
+    "missing": "is required",
     "model_type": "must be an object",
     "model_attributes_type": "must be an object",
 }
-_SHOWN = 60
+_MAX_NAME_LENGTH = 60  # of a name in a message
 
 
-def validated(kind: str, given: Mapping[str, Any]) -> BaseModel:
-    """Return the settings with every default filled in; Invalid names the field to mend."""
+def validate_settings(kind: str, settings: Mapping[str, Any]) -> BaseModel:
+    """Return the settings with all defaults. Raise Invalid that names the field to fix."""
     config = drivers.load(kind).Config
-    _check_numbers(given, "config")
+    _check_numbers(settings, "config")
     if config.model_config.get("extra") != "allow":
-        _check_known(given, config)
+        _check_known(settings, config)
     try:
-        found = config.model_validate(given)
-        _check_numbers(found.model_dump(), "config")  # "inf" is text until it is read
-        _check_texts(found.model_dump(), "config")
-        return found
+        parsed = config.model_validate(settings)
+        _check_numbers(parsed.model_dump(), "config")  # "inf" is a string until it is parsed
+        _check_strings(parsed.model_dump(), "config")
+        return parsed
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
     field = ".".join(["config", *_path(first["loc"], config)])
-    raise Invalid(f"{field}: {_sentence(first, config)}", field=field)
+    raise Invalid(f"{field}: {_message(first, config)}", field=field)
 
 
 def known_settings(kind: str) -> set[str]:
-    """Name the settings that a target of this kind has."""
+    """Return the names of the settings of this kind of target."""
     return set(drivers.load(kind).Config.model_fields)
 
 
-def _check_numbers(given: Any, field: str) -> None:
-    """Raise Invalid for a number that JSON cannot hold: what is kept is shown again."""
-    for where, each in _each(given, field):
-        if isinstance(each, float) and not math.isfinite(each):
-            raise Invalid(f"{where}: must be a finite number", field=where)
+def _check_numbers(settings: Any, field: str) -> None:
+    """Raise Invalid for a number that JSON cannot represent: settings are shown as JSON."""
+    for path, value in _walk(settings, field):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise Invalid(f"{path}: must be a finite number", field=path)
 
 
-def _check_texts(given: Any, field: str) -> None:
-    for where, each in _each(given, field):
-        text = each.get_secret_value() if isinstance(each, SecretStr) else each
+def _check_strings(settings: Any, field: str) -> None:
+    for path, value in _walk(settings, field):
+        text = value.get_secret_value() if isinstance(value, SecretStr) else value
         if isinstance(text, str) and not _is_text(text):
-            raise Invalid(f"{where}: has characters that are no text", field=where)
+            raise Invalid(f"{path}: contains characters that are not text", field=path)
 
 
-def _each(given: Any, field: str) -> Iterator[tuple[str, Any]]:
-    """Go through all that a value has in it, names too, each with where it is."""
-    yield field, given
-    if isinstance(given, Mapping):
-        for name, each in cast(Mapping[str, Any], given).items():
-            yield field, name
-            yield from _each(each, f"{field}.{_short(name)}")
-    elif isinstance(given, list | tuple):
-        for index, each in enumerate(cast("Sequence[Any]", given)):
-            yield from _each(each, f"{field}.{index}")
+def _walk(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield all nested values and names, each with its path."""
+    yield path, value
+    if isinstance(value, Mapping):
+        for name, item in cast(Mapping[str, Any], value).items():
+            yield path, name
+            yield from _walk(item, f"{path}.{_short(name)}")
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(cast("Sequence[Any]", value)):
+            yield from _walk(item, f"{path}.{index}")
 
 
-def _is_text(given: str) -> bool:
+def _is_text(value: str) -> bool:
     try:
-        given.encode()
+        value.encode()
     except UnicodeEncodeError:
         return False
-    return "\0" not in given
+    return "\0" not in value
 
 
-def _check_known(given: Iterable[str], config: type[BaseModel]) -> None:
+def _check_known(names: Iterable[str], config: type[BaseModel]) -> None:
     known = {field.alias or name for name, field in config.model_fields.items()}
     known |= set(config.model_fields)
-    for name in given:
+    for name in names:
         if name not in known:
             field = f"config.{_short(name)}"
             raise Invalid(f"{field}: {_unknown(name, known)}", field=field)
@@ -90,29 +90,28 @@ def _check_known(given: Iterable[str], config: type[BaseModel]) -> None:
 
 def _unknown(name: str, known: Collection[str]) -> str:
     close = get_close_matches(name, known, 1)
-    there = ", ".join(sorted(known)) or "none"
-    meant = f"; did you mean {close[0]}?" if close else ";"
-    return f"there is no such setting{meant} there are: {there}"
+    hint = f"did you mean {close[0]}? " if close else ""
+    return f"unknown setting; {hint}known settings: {', '.join(sorted(known)) or 'none'}"
 
 
-def _path(place: Iterable[int | str], config: type[BaseModel]) -> list[str]:
-    """Return where the fault is, without what pydantic calls the branches of a union."""
+def _path(location: Iterable[int | str], config: type[BaseModel]) -> list[str]:
+    """Return the path of an error, without pydantic's names for the branches of a union."""
     names = set(re.findall(r'"(\w+)":', json.dumps(config.model_json_schema())))
-    return [str(part) for part in place if isinstance(part, int) or part in names]
+    return [str(part) for part in location if isinstance(part, int) or part in names]
 
 
-def _sentence(fault: Mapping[str, Any], config: type[BaseModel]) -> str:
-    kind, said = str(fault["type"]), str(fault["msg"])
+def _message(fault: Mapping[str, Any], config: type[BaseModel]) -> str:
+    kind, message = str(fault["type"]), str(fault["msg"])
     if kind == "missing":
         field = config.model_fields.get(str(fault["loc"][0])) if len(fault["loc"]) == 1 else None
-        about = field.description if field is not None else None
-        return f"is needed ({about})" if about else "is needed"
+        description = field.description if field is not None else None
+        return f"is required ({description})" if description else "is required"
     if kind == "extra_forbidden":
-        return f"there is no such setting: {_short(str(fault['loc'][-1]))}"
-    if kind in _WORDS:
-        return _WORDS[kind]
-    return said.removeprefix("Value error, ").replace("Input should", "must")
+        return f"unknown setting: {_short(str(fault['loc'][-1]))}"
+    if kind in _MESSAGES:
+        return _MESSAGES[kind]
+    return message.removeprefix("Value error, ").replace("Input should", "must")
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…"
+    return name if len(name) <= _MAX_NAME_LENGTH else f"{name[:_MAX_NAME_LENGTH]}…"

@@ -1,184 +1,231 @@
-"""Takes jobs in: refuses what can never run, with the sentence why, and queues the rest."""
+"""Accepts jobs: rejects those that can never run, with the reason, and queues the others."""
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+from retarget.control.context import Context
+from retarget.control.job_secrets import (
+    Draft,
+    check_secrets,
+    draft_again,
+    draft_of,
+    seal_own,
+)
 from retarget.control.launch import launch_of
-from retarget.control.parts import Parts
 from retarget.control.place import never_fits
-from retarget.core.driver import Screens, Settles
+from retarget.core.conda_policy import conda_notice
+from retarget.core.driver import (
+    CREDENTIALS,
+    Driver,
+    Settles,
+    UsesCondaChannels,
+    ValidatesEnvironments,
+)
 from retarget.core.environments import Environment
 from retarget.core.errors import Conflict, Invalid, NotFound, TargetUnreachable
-from retarget.core.jobs import Attempt, Job, JobSpec, Share
+from retarget.core.jobs import Allocation, Attempt, Job, JobSpec
 from retarget.core.names import new_id, suggest_name
+from retarget.core.reruns import Changes, changed_spec
 from retarget.core.snapshots import decode
 from retarget.core.states import JobState
-from retarget.core.targets import Facts, Target, no_target
+from retarget.core.targets import Inventory, Target, no_target
 
-_TRIES = 8
-
-
-def submit(parts: Parts, spec: JobSpec) -> Job:
-    """Queue a job, or raise Invalid and change nothing."""
-    _admit(parts, _targets(parts), spec)
-    check_context(parts, spec.environment)
-    return _queue(parts, [spec])[0]
+_MAX_TRIES = 8
+_MAX_NOTICES = 100
 
 
-def submit_all(parts: Parts, specs: Sequence[JobSpec]) -> list[Job]:
-    """Queue jobs, all of them, or raise Invalid and change nothing."""
-    targets = _targets(parts)
+def submit(context: Context, spec: JobSpec) -> Job:
+    """Queue a job, or raise Invalid."""
+    return _submit(context, draft_of(spec))
+
+
+def submit_all(context: Context, specs: Sequence[JobSpec]) -> list[Job]:
+    """Queue all jobs, or raise Invalid and queue none."""
+    targets, drafts = _targets(context), list[Draft]()
     for index, spec in enumerate(specs):
         try:
-            _admit(parts, targets, spec)
-            check_context(parts, spec.environment)
+            drafts.append(draft := draft_of(spec))
+            target, _ = _admit(context, targets, draft)
+            drafts[-1] = _with_notices(context, target, draft)
+            check_context(context, spec.environment)
         except Invalid as error:
             field = f"jobs.{index}.{error.field}" if error.field else f"jobs.{index}"
             raise Invalid(f"jobs.{index}.{error}", field=field) from None
-    return _queue(parts, specs)
+    return _queue(context, drafts)
 
 
-def rerun(parts: Parts, job: Job, *, target: str | None, name: str | None) -> Job:
-    """Submit the same again, word for word, perhaps elsewhere."""
-    changes: dict[str, Any] = {"name": name, "target": target or job.spec.target}
-    return submit(parts, JobSpec.model_validate(job.spec.model_dump() | changes))
+def rerun(context: Context, job: Job, changes: Changes) -> Job:
+    """Submit a job again, with these changes."""
+    spec = changed_spec(job.spec, changes)
+    return _submit(context, draft_again(context, job, spec, stored=changes.secrets))
 
 
-def plan(parts: Parts, spec: JobSpec) -> dict[str, Any]:
-    """Tell what submitting would do, and do nothing."""
-    target, facts = _admit(parts, _targets(parts), spec)
-    now = parts.now()
-    job = _job(new_id(now), spec, spec.name or "a-name-of-its-own", now)
-    shares = tuple(Share(node=node.name) for node in facts.nodes[: spec.nodes])
-    attempt = Attempt(key=new_id(now), job_id=job.id, number=1, target=target.name, shares=shares)
-    launch = launch_of(parts, job, attempt, facts)
-    hidden = launch.model_copy(update={"token": "", "url": parts.url})
+def plan(context: Context, spec: JobSpec) -> dict[str, Any]:
+    """Return what submitting this job would do, without submitting it."""
+    draft = draft_of(spec)
+    target, inventory = _admit(context, _targets(context), draft)
+    spec = _with_notices(context, target, draft).spec
+    now = context.now()
+    job = _job(new_id(now), spec, spec.name or "generated-name", now)
+    allocations = tuple(Allocation(node=node.name) for node in inventory.nodes[: spec.nodes])
+    attempt = Attempt(
+        key=new_id(now), job_id=job.id, number=1, target=target.name, allocations=allocations
+    )
+    launch = launch_of(context, job, attempt, inventory)
+    redacted = launch.model_copy(update=dict.fromkeys(CREDENTIALS, ""))
     return {
         "target": target.name,
         "kind": target.kind,
-        "launch": hidden.model_dump(mode="json", exclude={"token"}),
-        "native": parts.connect(target).plan(hidden),
+        "launch": redacted.model_dump(mode="json", exclude=set(CREDENTIALS)),
+        "native": context.connect(target).plan(redacted),
+        "notices": list(spec.notices),
     }
 
 
-def facts_of(parts: Parts, target: Target) -> Facts:
-    """Return what is known about a target, asking it when nothing is."""
-    return target.facts or check(parts, target)
+def inventory_of(context: Context, target: Target) -> Inventory:
+    """Return the inventory of a target. Check the target first if it is not known."""
+    return target.inventory or check(context, target)
 
 
-def check(parts: Parts, target: Target) -> Facts:
-    """Ask a target about itself, and remember the answer or why there is none."""
+def check(context: Context, target: Target) -> Inventory:
+    """Check a target, and store its inventory or the reason why it cannot be reached."""
     try:
-        driver = parts.connect(target)
-        facts = driver.check()
+        driver = context.connect(target)
+        inventory = driver.check()
     except TargetUnreachable as error:
-        parts.targets.checked(target, None, str(error), parts.now())
+        context.targets.save_check(target, None, str(error), context.now())
         raise
-    facts = remembering(facts, target.facts)
-    learnt = driver.settle() if isinstance(driver, Settles) else None
-    parts.targets.checked(target, facts, "", parts.now(), learnt)
-    return facts
-
-
-def remembering(facts: Facts, before: Facts | None) -> Facts:
-    """Return facts in which nodes that cannot be asked have what they had before."""
-    known = {node.name: node for node in before.nodes} if before else {}
-    nodes = (
-        known.get(node.name, node).model_copy(update={"reason": node.reason})
-        if node.reason
-        else node
-        for node in facts.nodes
-    )
-    return facts.model_copy(update={"nodes": tuple(nodes)})
+    now = context.now()
+    inventory = inventory.at(now, target.inventory)
+    learned = driver.settle() if isinstance(driver, Settles) else None
+    context.targets.save_check(target, inventory, "", now, learned)
+    return inventory
 
 
 def waiting_reason(target: str) -> str:
-    """Return the reason of a job far down the queue; those near its head get a better one."""
-    return f"waiting for its turn on {target}"
+    """Return the reason of a job far back in the queue. Those at its head get a better one."""
+    return f"waiting in the queue of {target}"
 
 
-def _targets(parts: Parts) -> dict[str, Target]:
-    return {target.name: target for target in parts.targets.list()}
+def _submit(context: Context, draft: Draft) -> Job:
+    target, _ = _admit(context, _targets(context), draft)
+    check_context(context, draft.spec.environment)
+    return _queue(context, [_with_notices(context, target, draft)])[0]
 
 
-def _admit(parts: Parts, targets: dict[str, Target], spec: JobSpec) -> tuple[Target, Facts]:
+def _targets(context: Context) -> dict[str, Target]:
+    return {target.name: target for target in context.targets.list()}
+
+
+def _admit(context: Context, targets: dict[str, Target], draft: Draft) -> tuple[Target, Inventory]:
+    spec = draft.spec
     target = targets.get(spec.target)
     if target is None:
         raise Invalid(f"target: {no_target(spec.target, targets)}", field="target")
-    facts = facts_of(parts, target)
-    obstacle = never_fits(spec, facts, target.name)
+    inventory = inventory_of(context, target)
+    obstacle = never_fits(spec, inventory, target.name)
     if obstacle is not None:
         raise Invalid(obstacle, field=obstacle.partition(":")[0])
-    driver = parts.connect(target)
-    if isinstance(driver, Screens):
-        driver.screen(spec.environment)
-    _check_snapshot(parts, spec.snapshot, "snapshot")
-    return target, facts
+    driver = _driver_here(context, target)
+    if isinstance(driver, ValidatesEnvironments):
+        driver.validate_environment(spec.environment)
+    _check_snapshot(context, spec.snapshot, "snapshot")
+    check_secrets(context, draft)
+    return target, inventory
 
 
-def check_context(parts: Parts, environment: Environment) -> None:
-    """Raise Invalid unless the folder that an environment is built from is here as a whole."""
-    _check_snapshot(parts, environment.context, "context")
+def _with_notices(context: Context, target: Target, draft: Draft) -> Draft:
+    """Return the draft with its notices for the user, or raise Invalid."""
+    environment, driver = draft.spec.environment, _driver_here(context, target)
+    obstacle = ""
+    if environment.conda and isinstance(driver, UsesCondaChannels):
+        obstacle = driver.conda_obstacle(environment)
+    notice = conda_notice(environment, obstacle, context.conda_policy)
+    notices = (*draft.spec.warnings, *((notice,) if notice else ()))[:_MAX_NOTICES]
+    return replace(draft, spec=draft.spec.model_copy(update={"notices": notices}))
 
 
-def _check_snapshot(parts: Parts, snapshot: str | None, field: str) -> None:
+def _driver_here(context: Context, target: Target) -> Driver | None:
+    """Return the driver; None for a part of another machine, of which nothing is known here."""
+    return None if context.leases.elsewhere(target.name) is not None else context.connect(target)
+
+
+def check_context(context: Context, environment: Environment) -> None:
+    """Raise Invalid unless the build context of an environment was uploaded completely."""
+    _check_snapshot(context, environment.context, "context")
+
+
+def _check_snapshot(context: Context, snapshot: str | None, field: str) -> None:
     if snapshot is None:
         return
-    now = parts.now()
+    now = context.now()
     try:
-        missing = parts.snapshots.missing(
-            snapshot, lambda: decode(parts.blobs.path(snapshot).read_bytes()).digests(), now=now
-        )
+        missing = context.snapshots.missing(snapshot, lambda: _sizes_in(context, snapshot), now=now)
     except NotFound:
-        raise Invalid(f"{field}: the server does not have it; send it first", field=field) from None
+        raise Invalid(f"{field}: not found on the server; upload it first", field=field) from None
     if missing:
-        raise Invalid(f"{field}: {len(missing)} of its files were never sent", field=field)
+        raise Invalid(f"{field}: {len(missing)} of its files were not uploaded", field=field)
 
 
-def _queue(parts: Parts, specs: Sequence[JobSpec]) -> list[Job]:
-    now = parts.now()
-    new = _add(parts, specs, now)
-    for spec in specs:
+def _sizes_in(context: Context, snapshot: str) -> dict[str, int]:
+    path = context.blobs.checked_path(snapshot, None)
+    return decode(path.read_bytes()).sizes()
+
+
+def _queue(context: Context, drafts: Sequence[Draft]) -> list[Job]:
+    now = context.now()
+    jobs = _add(context, drafts, now)
+    for spec in (draft.spec for draft in drafts):
         if spec.environment.kind != "user":
-            parts.environments.keep(spec.environment, now)
-    parts.wake()
-    return new
+            context.environments.keep(spec.environment, now)
+    context.wake()
+    return jobs
 
 
-def _add(parts: Parts, specs: Sequence[JobSpec], now: float) -> list[Job]:
-    given = [spec.name for spec in specs if spec.name is not None]
-    _check_once(given)
-    for tries in range(_TRIES):
+def _add(context: Context, drafts: Sequence[Draft], now: float) -> list[Job]:
+    specs = [draft.spec for draft in drafts]
+    chosen_names = [spec.name for spec in specs if spec.name is not None]
+    _check_unique(chosen_names)
+    for tries in range(_MAX_TRIES):
         names = _names(specs, tries)
-        ids = sorted(new_id(now) for _ in specs)  # in the order in which they were asked for
+        ids = sorted(new_id(now) for _ in specs)  # in the order of the specs
         try:
-            new = [_job(*each, now) for each in zip(ids, specs, names, strict=True)]
-            parts.jobs.add(*new)
-            return new
-        except NotFound as gone:  # its target, just now
-            raise Invalid(f"target: {gone}", field="target") from None
+            jobs = [
+                _job(job_id, spec, name, now)
+                for job_id, spec, name in zip(ids, specs, names, strict=True)
+            ]
+            secrets = {
+                job.id: seal_own(context, job.id, draft)
+                for job, draft in zip(jobs, drafts, strict=True)
+                if draft.values
+            }
+            context.jobs.add(*jobs, secrets=secrets)
+            return jobs
+        except NotFound as error:  # the target was detached meanwhile
+            raise Invalid(f"target: {error}", field="target") from None
         except Conflict:
-            if len(given) == len(specs) or parts.jobs.taken(given):
+            if len(chosen_names) == len(specs) or context.jobs.names_in_use(chosen_names):
                 raise
-    raise Conflict("no free name was found; give one with --name")
+    raise Conflict("no free name found; choose one with --name")
 
 
-def _check_once(given: Sequence[str]) -> None:
+def _check_unique(names: Sequence[str]) -> None:
     seen: set[str] = set()
-    for name in given:
+    for name in names:
         if name in seen:
-            raise Conflict(f"two of these jobs have the name {name!r}; choose another for one")
+            raise Conflict(f"two of these jobs have the name {name!r}; job names must be unique")
         seen.add(name)
 
 
 def _names(specs: Sequence[JobSpec], tries: int) -> list[str]:
-    """Return a name for each, made up where none is given, and none of them twice."""
+    """Return unique names: those of the specs, and generated ones for specs without a name."""
     chance, names = random.Random(), list[str]()
     for spec in specs:
-        name, more = spec.name, tries
+        name, name_tries = spec.name, tries
         while name is None or (spec.name is None and name in names):
-            name, more = suggest_name(chance, tries=more), more + 1
+            name, name_tries = suggest_name(chance, tries=name_tries), name_tries + 1
         names.append(name)
     return names
 
@@ -191,6 +238,6 @@ def _job(job_id: str, spec: JobSpec, name: str, now: float) -> Job:
         reason=waiting_reason(spec.target),
         version=0,
         spec=spec,
-        created=now,
-        changed=now,
+        created_at=now,
+        changed_at=now,
     )

@@ -1,4 +1,4 @@
-"""Conda's match specs: read, and put as PyPI requirements for machines that reach no channel."""
+"""Parses conda match specs and maps them to PyPI, for hosts that cannot reach a channel."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -9,9 +9,9 @@ from retarget.core.errors import Invalid
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """`channel::name`, and what its version and build must be; None where anything will do.
+    """`channel::name` with constraints on version and build; None means any.
 
-    `version` has conda's own operators: `=1.2` begins with 1.2, `==1.2` is 1.2 and no other.
+    `version` has conda's operators: `=1.2` matches 1.2 and 1.2.3, `==1.2` matches only 1.2.
     """
 
     name: str
@@ -20,7 +20,7 @@ class Spec:
     channel: str | None = None
 
     def __str__(self) -> str:
-        """Write the spec the one way that all of its spellings share."""
+        """Return the canonical spelling of the spec."""
         channel = f"{self.channel}::" if self.channel else ""
         if self.build is None:
             return f"{channel}{self.name}{self.version or ''}"
@@ -29,22 +29,24 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """What PyPI can give of a list of specs, and the specs it has nothing for."""
+    """The PyPI requirements for a list of specs, and the specs that PyPI has no package for."""
 
     requirements: tuple[str, ...]
     dropped: tuple[str, ...]
 
 
 def to_pypi(specs: Sequence[str]) -> Mapped:
-    """Put each spec as a requirement; Invalid, naming it, if its version cannot be said so."""
-    read = [(text, parse_spec(text)) for text in specs]
-    dropped = [text for text, spec in read if not _is_python_package(spec.name)]
-    kept = [_requirement(text, spec) for text, spec in read if _is_python_package(spec.name)]
-    return Mapped(_unique(kept), _unique(dropped))
+    """Map specs to requirements. Raise Invalid for a version that PyPI cannot express."""
+    parsed = [(text, parse_spec(text)) for text in specs]
+    dropped = [text for text, spec in parsed if not _is_python_package(spec.name)]
+    requirements = [
+        _requirement(text, spec) for text, spec in parsed if _is_python_package(spec.name)
+    ]
+    return Mapped(_unique(requirements), _unique(dropped))
 
 
 def parse_spec(text: str) -> Spec:
-    """Read a match spec, or raise Invalid naming it."""
+    """Parse a match spec, or raise Invalid that names it."""
     match = _SPEC.fullmatch(text.strip())
     if match is None:
         raise Invalid(f"{text!r} is not a conda package; write numpy, numpy=1.26 or numpy>=1.2,<2")
@@ -52,48 +54,49 @@ def parse_spec(text: str) -> Spec:
     version, build = _version_and_build(match["rest"] or "")
     return Spec(
         name=match["name"].lower(),
-        version=_normal(text, options.get("version") or version),
+        version=_normalize(text, options.get("version") or version),
         build=options.get("build") or build,
         channel=options.get("channel") or match["channel"],
     )
 
 
+_PRINTABLE = r"[\t -Z\\^-~]"  # except brackets
 _SPEC = re.compile(
     r"(?:(?P<channel>[^\s\[\]]+?)::)?(?P<name>\w(?:[\w.-]*[a-zA-Z0-9])?)"
-    r"\s*(?P<rest>[^\[\]]*?)\s*(?:\[(?P<options>[^\[\]]*)\])?",
+    rf"\s*(?P<rest>{_PRINTABLE}*?)\s*(?:\[(?P<options>{_PRINTABLE}*)\])?",
     re.ASCII,
 )
 _OPTION = re.compile(r"""\s*(\w+)\s*=\s*(?:'([^']*)'|"([^"]*)"|([^\s,'"]+))\s*(?:,|$)""")
 _TERM = re.compile(r"(==|!=|>=|<=|~=|=|>|<)?((?:[A-Za-z0-9][\w.!+-]*)?\*?)", re.ASCII)
 
 
-def _options(text: str, inside: str) -> dict[str, str]:
-    found: dict[str, str] = {}
-    at = 0
-    while at < len(inside.rstrip()):
-        match = _OPTION.match(inside, at)
+def _options(text: str, brackets: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    position = 0
+    while position < len(brackets.rstrip()):
+        match = _OPTION.match(brackets, position)
         if match is None or match[1] not in ("version", "build", "channel"):
-            raise Invalid(f"{text!r}: in brackets only version, build and channel are understood")
-        found[match[1]] = match[2] or match[3] or match[4] or ""
-        at = match.end()
-    return found
+            raise Invalid(f"{text!r}: only version, build and channel are supported in brackets")
+        options[match[1]] = match[2] or match[3] or match[4] or ""
+        position = match.end()
+    return options
 
 
 def _version_and_build(rest: str) -> tuple[str, str | None]:
-    """Split what stands behind the name: `=1.26=py311_0`, `1.26.* py311_0`, `>=1.2, <2`."""
+    """Split what follows the name: `=1.26=py311_0`, `1.26.* py311_0`, `>=1.2, <2`."""
     rest = re.sub(r"\s*([,|<>=!~]+)\s*", r"\1", rest)
     version, _, build = rest.partition(" ")
     exact = re.fullmatch(r"=?([^=<>!~|,]+)=([^=<>!~|,]+)", version)
     if exact and not build:
         version, build = exact[1], exact[2]
-    # with a build there is nothing fuzzy in `=1.26`
+    # with a build, `=1.26` means exactly 1.26
     if build and re.fullmatch(r"=[^=*]+", version):
         version = version[1:]
     return version, build if build and build != "*" else None
 
 
-def _normal(text: str, version: str) -> str | None:
-    if re.search(r"[|()^$]", version):  # conda's own "or" and patterns: kept for conda alone
+def _normalize(text: str, version: str) -> str | None:
+    if re.search(r"[|()^$]", version):  # conda's own "or" and patterns stay as they are
         return re.sub(r"\s+", "", version)
     terms = [_term(text, term) for term in re.sub(r"\s+", "", version).split(",")]
     return ",".join(sorted({term for term in terms if term})) or None
@@ -119,7 +122,7 @@ def _requirement(text: str, spec: Spec) -> str:
     terms = [_pypi_term(term) for term in version.split(",") if term]
     if not all(_PYPI_TERM.fullmatch(term) for term in terms):
         raise Invalid(
-            f"{text!r}: PyPI has no words for this version, and no conda channel can be reached; "
+            f"{text!r}: PyPI cannot express this version, and no conda channel can be reached; "
             f"write {spec.name}=1.2, {spec.name}==1.2.3 or {spec.name}>=1.2,<2"
         )
     return name + ",".join(terms)
@@ -137,9 +140,9 @@ _PYPI_TERM = re.compile(
 
 
 def _is_python_package(name: str) -> bool:
-    if name in _PYPI_NAMES or name in _STILL_PYTHON:
+    if name in _PYPI_NAMES or name in _PYTHON_DESPITE_PATTERN:
         return True
-    return name not in _NOT_PYTHON and not _NOT_PYTHON_KIND.match(name)
+    return name not in _NOT_PYTHON and not _NOT_PYTHON_PATTERN.match(name)
 
 
 def _unique(texts: Iterable[str]) -> tuple[str, ...]:
@@ -191,16 +194,16 @@ _PYPI_NAMES = {
     "tensorflow-mkl": "tensorflow",
     "xgboost-cpu": "xgboost",
 }
-# Python packages whose names begin as those of other things do
-_STILL_PYTHON = frozenset(
+# Python packages whose names match _NOT_PYTHON_PATTERN
+_PYTHON_DESPITE_PATTERN = frozenset(
     {"cuda-python", "libarchive-c", "libcst", "libpysal", "librosa", "libsass", "libtmux"}
 )
-_NOT_PYTHON_KIND = re.compile(
+_NOT_PYTHON_PATTERN = re.compile(
     r"_|lib|cuda-|cudatoolkit|cudnn|cutensor|nccl|r-|perl|xorg-|fonts?-|gcc|gxx|gfortran|clang"
     r"|sysroot|binutils|ld_impl|kernel-headers|compiler-rt|vc14|vs20|m2-|m2w64-|aws-c-|rust-"
     r"|openmpi|mpich|texlive|gst-|.*_(?:linux|osx|win)-"
 )
-_OTHER_PROGRAMS = """
+_NOT_PYTHON_NAMES = """
 python python_abi
 blas openblas mkl mkl-include mkl-devel nomkl blis lapack tbb tbb-devel intel-openmp llvm-openmp
 openmp llvm llvmdev llvm-tools mpi cuda cpuonly pytorch-cuda pytorch-mutex magma
@@ -216,4 +219,4 @@ utf8proc double-conversion rapidjson jpeg lerc openjpeg giflib freetype fontconf
 pango pixman glib gtk2 gtk3 gdk-pixbuf qt qt-main qt6-main dbus graphviz poppler tesseract
 imagemagick pandoc postgresql mysql redis-server unixodbc zeromq nspr nss alsa-lib gstreamer ocl-icd
 """
-_NOT_PYTHON = frozenset(_OTHER_PROGRAMS.split())
+_NOT_PYTHON = frozenset(_NOT_PYTHON_NAMES.split())

@@ -1,67 +1,103 @@
-"""The contract between the control plane and one kind of compute."""
+"""The contract between the control plane and the driver of one kind of target."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, NewType, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NewType, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
-from retarget.core.conda import to_pypi
+from retarget.core.conda_policy import AUTO, substitute_for
 from retarget.core.environments import Environment
-from retarget.core.targets import Facts, Share
+from retarget.core.kept import KEEP_NONE
+from retarget.core.locks import Lock
+from retarget.core.own_packages import OwnPackage
+from retarget.core.targets import Allocation, Inventory
 from retarget.core.values import Value
 
-Handle = NewType("Handle", str)  # what a driver needs to find its work again; stored, never read
+if TYPE_CHECKING:
+    import socket
 
-_GPUS = "CUDA_VISIBLE_DEVICES"
+Handle = NewType("Handle", str)  # what a driver needs to find its work again; stored, never parsed
+
+_GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
+CREDENTIALS = frozenset({"runner_key", "script_token"})  # of a launch: never shown
+_NOT_IN_LAUNCH = {*CREDENTIALS, "url", "locks", "conda_policy"}
 
 
 class Launch(Value):
-    """One attempt, fully resolved: nothing in it needs the store."""
+    """One attempt, fully resolved: it can be run without the store."""
 
     key: str  # unique per attempt; makes launch() idempotent
     job: str  # the job's id
-    name: str  # the job's name, for people
-    experiment_id: str = ""  # where runs go that the script makes with MLflow, beside its own
+    name: str  # the job's name, only displayed
+    experiment_id: str = ""  # for further runs that the script creates with MLflow
     command: tuple[str, ...]
-    env: dict[str, str] = {}
+    variables: dict[str, str] = {}
     snapshot: str | None = None  # digest of the manifest of the code
     environment: Environment = Environment()
     cpus: float = 1
     memory: int | None = None
-    shares: tuple[Share, ...] = ()  # what it was given on each node
+    allocations: tuple[Allocation, ...] = ()  # one per node
     nodes: int = 1
     processes_per_node: int = 1
-    timeout: float | None = None  # seconds the script may run
+    timeout: float | None = None  # seconds that the script may run
     grace: float = 10.0  # seconds between TERM and KILL
-    fence: float | None = None  # seconds without the server after which the runner ends it
-    url: str = ""  # where the runner reports; empty: nowhere, everything stays on its disk
-    token: str = ""  # opens this attempt's door only
+    lost_after: float | None = None  # seconds without contact after which the runner stops it
+    secrets: tuple[str, ...] = ()  # names of variables: the runner fetches their values
+    own_packages: tuple[OwnPackage, ...] = ()
+    required_packages: tuple[str, ...] = ()  # the missing ones are installed for the job alone
+    allow_pip: bool = False  # whether a user-managed interpreter may be changed
+    url: str = ""  # where the runner reports; empty: it keeps everything on disk
+    runner_key: str = ""  # with which runner and server prove themselves; never sent
+    script_token: str = ""  # opens tracking, for this attempt only
+    locks: tuple[Lock, ...] = ()  # of the environment, for all platforms
+    conda_policy: str = AUTO  # whether PyPI may replace conda channels: core/conda_policy
+    # what to keep of the files outside of outputs/: `none`, `all`, patterns, or () for all files
+    # within the limit (in bytes, of all nodes together)
+    keep: tuple[str, ...] = (KEEP_NONE,)
+    keep_limit: int = 0
+    split_stderr: bool = False  # whether stdout and stderr of the script are two streams
+    # how many events of each node's runner the server has; empty if nobody counts them
+    events_acked: tuple[int, ...] = ()
 
     def for_runner(self, node: int = 0) -> dict[str, Any]:
-        """Return the launch as the runner on one of its nodes reads it.
+        """Return the content of launch.json for the runner on one node.
 
-        With it comes what PyPI has of a conda environment.
+        It includes the PyPI equivalents of conda packages.
         """
-        told = self.model_dump(mode="json", exclude={"url", "token"})
-        if node and self.env.get(_GPUS) == ",".join(self.shares[0].gpus):
-            told["env"][_GPUS] = ",".join(self.shares[node].gpus)
-        mapped = to_pypi(self.environment.conda)
-        told["environment"] |= {
+        content = self.model_dump(mode="json", exclude=_NOT_IN_LAUNCH)
+        if node and self.variables.get(_GPU_VARIABLE) == ",".join(self.allocations[0].gpus):
+            content["variables"][_GPU_VARIABLE] = ",".join(self.allocations[node].gpus)
+        substitute = substitute_for(self.environment, self.conda_policy)
+        content["keep_limit"] = self.keep_limit // self.nodes
+        content["events_acked"] = self.events_acked[node] if self.events_acked else None
+        content["environment"] |= {
             "digest": self.environment.digest,
-            "pypi": list(mapped.requirements),
-            "dropped": list(mapped.dropped),
+            "pypi": list(substitute.requirements),
+            "dropped": list(substitute.dropped),
+            "pypi_refusal": substitute.refusal,
+            "locks": [{**lock.model_dump(mode="json"), "id": lock.id} for lock in self.locks],
         }
-        return told
+        return content
+
+    def contact(self) -> dict[str, Any]:
+        """Return how the runner reaches the server: the `contact` of launch.json."""
+        return {
+            "url": self.url,
+            "path": f"/api/attempts/{self.key}",
+            "runner_key": self.runner_key,
+            "script_token": self.script_token,
+        }
 
 
 class Phase(StrEnum):
-    PENDING = "pending"  # the target has it, and has not started its runner
-    RUNNING = "running"  # its runner is alive
-    DEAD = "dead"  # its runner ended before its work was done: launch again and it goes on
-    EXITED = "exited"  # its runner did all it had to
-    GONE = "gone"  # the target has no trace of it
-    SILENT = "silent"  # where it is cannot be asked now: it may go on there
+    PENDING = "pending"  # the target has accepted it and not started the runner yet
+    RUNNING = "running"  # the runner is alive
+    DEAD = "dead"  # the runner died too early: launching again continues its work
+    EXITED = "exited"  # the runner finished its work
+    GONE = "gone"  # the target does not know it
+    SILENT = "silent"  # its host does not answer now: it may still be running
 
 
 class Observation(Value):
@@ -71,9 +107,9 @@ class Observation(Value):
 
 
 class Driver(Protocol):
-    """Runs launches on one kind of compute.
+    """Runs launches on one kind of target.
 
-    A driver keeps no state of its own: after a server restart a new instance must work from the
+    A driver keeps no state: after a server restart a new instance must work from the
     stored Handle alone. Every method may be called twice, and from several threads at once.
     """
 
@@ -81,68 +117,131 @@ class Driver(Protocol):
 
     def __init__(self, config: Any) -> None: ...
 
-    def check(self) -> Facts:
-        """Tell what the target has, or raise TargetUnreachable with what to do about it."""
+    def check(self) -> Inventory:
+        """Return what the target has, or raise TargetUnreachable with what to do about it."""
         ...
 
     def plan(self, launch: Launch) -> dict[str, Any]:
-        """Return the native request for `launch`. Pure: no I/O, so it can be shown and diffed."""
+        """Return the native request for `launch`. Pure: no I/O, so that it can be previewed."""
         ...
 
     def launch(self, launch: Launch) -> Handle:
-        """Make sure a runner works on `launch`, and return at once.
+        """Make sure that a runner works on `launch`, and return at once.
 
-        The same key gives the same Handle and starts the user's command at most once. Launching
-        a DEAD launch again starts a runner that takes up what the last one left; launching one
-        that is alive tells it the present `url` and `token`.
+        The same key gives the same Handle and starts the user's command at most once. To launch a
+        DEAD launch again starts a runner that continues where the last one stopped. To launch one
+        that is alive passes the current `url` and credentials to it.
         """
         ...
 
     def poll(self, handles: Sequence[Handle]) -> list[Observation]:
-        """Observe many launches in one round trip, in the order given."""
+        """Observe many launches in one round trip; return them in the order of `handles`."""
         ...
 
     def cancel(self, handle: Handle) -> None:
-        """Ask for a stop of the whole process tree and return at once. Unknown is fine."""
+        """Ask for a stop and return at once. An unknown handle is not an error."""
         ...
 
     def forget(self, handle: Handle) -> None:
-        """Remove what an ended launch left behind."""
+        """Remove the files and processes of an ended launch from the target."""
         ...
 
     def diagnose(self, handle: Handle) -> str:
-        """Say what the target itself knows about a runner that never reported."""
+        """Describe what the target itself knows about a runner that never reported."""
         ...
 
 
 @runtime_checkable
-class Screens(Protocol):
-    """Optional: a target that can tell at submit that an environment will never work on it."""
+class ValidatesEnvironments(Protocol):
+    """Optional: a driver that rejects environments at submit that can never work on its target."""
 
-    def screen(self, environment: Environment) -> None:
-        """Raise Invalid, with the sentence why, if no job could use `environment` here."""
+    def validate_environment(self, environment: Environment) -> None:
+        """Raise Invalid, with the reason, if no job could use `environment` on this target."""
+        ...
+
+
+@runtime_checkable
+class UsesCondaChannels(Protocol):
+    """Optional: a driver that knows at submit whether its target can use conda channels."""
+
+    def conda_obstacle(self, environment: Environment) -> str:
+        """Return why `environment` cannot be built from its channels; empty if it can, or if that
+        is known only when it is built.
+        """
         ...
 
 
 @runtime_checkable
 class Settles(Protocol):
-    """Optional: a target that learns something when it is checked which is kept from then on."""
+    """Optional: a driver that learns settings during a check which are stored from then on."""
 
     def settle(self) -> dict[str, Any]:
-        """Return the settings to keep beside those given. Only after `check`."""
+        """Return the settings to store besides those of the user. Call `check` first."""
         ...
 
 
 @runtime_checkable
 class Caches(Protocol):
-    """Optional: a target that keeps built environments for later jobs."""
+    """Optional: a driver whose target keeps built environments for later jobs."""
 
     def environments(self) -> list[dict[str, Any]]:
-        """List the environments built there, each with its digest, how, size and python."""
+        """List the environments built on the target, each with its digest, how, size and python."""
         ...
 
     def remove_environment(self, digest: str) -> bool:
-        """Remove one; False when there is none. Raise Conflict while a job uses it."""
+        """Remove one; return False if it does not exist. Raise Conflict while a job uses it."""
+        ...
+
+
+@dataclass(frozen=True)
+class ActingLease:
+    """Shows a host that a request was decided under the newest lease of a target."""
+
+    name: str  # of the target's leases: several servers may have targets on one host
+    epoch: int
+    check: Callable[[], None]  # raises LeaseLost once this server must not act any more
+
+
+def show_lease(lease: ActingLease | None) -> dict[str, Any] | None:
+    """Return what a host must see, right before it is sent; None if the driver carries nothing.
+
+    Raise LeaseLost if this server must not act any more.
+    """
+    if lease is None:
+        return None
+    lease.check()
+    return {"name": lease.name, "epoch": lease.epoch}
+
+
+@runtime_checkable
+class ActsUnderLease(Protocol):
+    """Optional: a driver whose hosts refuse a server after another one has taken its lease."""
+
+    def act_under(self, lease: ActingLease) -> None:
+        """Send this with each launch, cancel and forget. A host refuses a lower epoch than it has
+        seen with the same name.
+        """
+        ...
+
+
+@runtime_checkable
+class MayBeLocal(Protocol):
+    """Optional: a driver whose target may be a part of the machine that the server runs on."""
+
+    def is_local(self) -> bool:
+        """Whether it is: only servers of this machine can look after it."""
+        ...
+
+
+@runtime_checkable
+class Executes(Protocol):
+    """Optional: a driver that reaches its runners, so that commands can run beside a script."""
+
+    def open_exec(self, handle: Handle, node: int) -> "socket.socket":
+        """Connect to the runner on one node of a launch, which then runs one command.
+
+        Raise Conflict, with the reason, if its script is not running.
+        """
         ...
 
 
@@ -151,8 +250,8 @@ class Releases(Protocol):
     """Optional: a driver that holds something open between calls, such as connections."""
 
     def release(self) -> None:
-        """Close what is held open for this target: it is detached, or has other settings now.
+        """Close what is open for this target: it was detached, or its settings changed.
 
-        Whatever is needed again, by a job that goes on, is opened again.
+        A job that is still running opens again what it needs.
         """
         ...

@@ -2,17 +2,19 @@
 
 RetargetError
 ├── Invalid              the request can never work            -> 422
-├── Unauthorized         no token, or a wrong one              -> 401
-├── Forbidden            a right token for something else      -> 403
-├── NotFound             no such thing                         -> 404
-├── Conflict             the thing is not in that state        -> 409
-├── Gone                 nothing more is wanted of that attempt -> 410
-├── StorageFull          the server's disk has no room         -> 507
-├── ServerUnreachable    the client found no server to talk to
-└── TargetError          the compute said no
+├── Unauthorized         the token is missing or wrong         -> 401
+├── Forbidden            the token does not allow this         -> 403
+├── NotFound             it does not exist                     -> 404
+├── Conflict             its state does not allow this         -> 409
+│   └── LeaseLost           another server looks after the target now
+├── Gone                 the attempt has ended                 -> 410
+├── StorageFull          the server's disk is full             -> 507
+├── DatabaseUnreachable  the server's database does not answer -> 503
+├── ServerUnreachable    the client cannot reach a server
+└── TargetError          the target refused or failed
     ├── TargetUnreachable   try again later                    -> 503
-    │   └── NothingStarted     ... and nothing is under way there
-    │       └── NotReady          ... and it will be able to soon
+    │   └── NothingStarted     ... and nothing was started on it
+    │       └── NotReady          ... and it is getting ready: ask again soon
     └── LaunchRejected      this launch will never work        -> job FAILED
 """
 
@@ -20,13 +22,19 @@ from typing import ClassVar
 
 
 class RetargetError(Exception):
-    """Base class: `except RetargetError` catches what we raise on purpose, and nothing else."""
+    """Base class: `except RetargetError` catches exactly the errors that are raised on purpose."""
 
     status: ClassVar[int] = 500
 
+    def _render_traceback_(self) -> list[str]:
+        # IPython calls this: a notebook shows the user's line and the message, not our frames
+        from retarget.core.tracebacks import render
+
+        return render(self)
+
 
 class Invalid(RetargetError):
-    """The request can never work; `field` names the part to mend, where one part is to blame."""
+    """The request can never work. `field` names the part to fix, if it is one part."""
 
     status = 422
 
@@ -51,12 +59,20 @@ class Conflict(RetargetError):
     status = 409
 
 
+class LeaseLost(Conflict):
+    """This server does not look after the target any more: it must not act on it."""
+
+
 class Gone(RetargetError):
     status = 410
 
 
 class StorageFull(RetargetError):
     status = 507
+
+
+class DatabaseUnreachable(RetargetError):
+    status = 503
 
 
 class ServerUnreachable(RetargetError):
@@ -72,27 +88,27 @@ class TargetUnreachable(TargetError):
 
 
 class NothingStarted(TargetUnreachable):
-    """This try to launch did not get to the target: it has started nothing of it."""
+    """This launch did not reach the target: nothing of it was started."""
 
 
 class NotReady(NothingStarted):
-    """The target has nothing of a launch, and is on its way to take it: ask again."""
+    """The target has not taken the launch yet because it is still getting ready: ask again."""
 
 
 class LaunchRejected(TargetError):
-    """This launch will never work. `said`: what its log is to show of how that came about."""
+    """This launch will never work. `log` goes into the log of the job and shows why."""
 
-    def __init__(self, message: str, *, said: str = "") -> None:
+    def __init__(self, message: str, *, log: str = "") -> None:
         super().__init__(message)
-        self.said = said
+        self.log = log
 
 
 def error_named(name: str, message: str, *, field: str | None = None) -> RetargetError:
-    """Return the error a server named in its answer, so that a client raises the same one."""
+    """Return the error that a server named in its response: the client raises the same one."""
     if name == "Invalid":
         return Invalid(message, field=field)
-    found = {kind.__name__: kind for kind in _tree(RetargetError)}.get(name, RetargetError)
-    return found(message)
+    error_class = {kind.__name__: kind for kind in _tree(RetargetError)}.get(name, RetargetError)
+    return error_class(message)
 
 
 def _tree(root: type[RetargetError]) -> list[type[RetargetError]]:

@@ -1,4 +1,4 @@
-"""What each of MLflow's searches understands: its attributes, and what they are compared with."""
+"""The grammar of each of MLflow's searches: its attributes and the types of their values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from enum import Enum, StrEnum
 
 
 class Kind(StrEnum):
-    """What a name in a filter stands for."""
+    """What a name in a filter refers to."""
 
     ATTRIBUTE = "attribute"
     METRIC = "metric"
@@ -15,28 +15,30 @@ class Kind(StrEnum):
     DATASET = "dataset"
 
 
-class Sort(Enum):
-    """What an attribute is compared with."""
+class ValueType(Enum):
+    """What an attribute can be compared with."""
 
-    TEXT = "text"
-    LISTED = "text, or a list of them"
+    STRING = "a string"
+    STRINGS = "a string or a list of strings"
     NUMBER = "a number"
-    WHOLE = "a whole number, quoted or not"
-    ID = "the id of an experiment, or a list of them"
+    INTEGER = "an integer, quoted or not"
+    EXPERIMENT_ID = "an experiment id or a list of them"
+    TIME = "a time, quoted: ISO 8601"
 
 
 @dataclass(frozen=True)
 class Grammar:
-    """What one of the searches understands."""
+    """What one search supports."""
 
-    kinds: Mapping[str, Kind]  # what may stand before the dot
-    attributes: Mapping[str, Sort]
-    orders: frozenset[str]  # the attributes to order by
+    kinds: Mapping[str, Kind]  # by the prefix before the dot
+    attributes: Mapping[str, ValueType]
+    order_attributes: frozenset[str]  # attributes that ORDER BY supports
     order_kinds: frozenset[Kind] = frozenset({Kind.ATTRIBUTE})
-    nullable: frozenset[Kind] = frozenset()  # what IS NULL may be asked of
+    nullable: frozenset[Kind] = frozenset()  # kinds that IS NULL supports
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
     datasets: frozenset[str] = frozenset()
-    bare: bool = False  # text may stand without quotes
+    allows_unquoted: bool = False  # strings need no quotes
+    has_numeric_params: bool = False  # `params.lr > 0.1` compares numbers
 
 
 _TAGS = {"tag": Kind.TAG, "tags": Kind.TAG}
@@ -51,15 +53,15 @@ RUNS = Grammar(
         **dict.fromkeys(("dataset", "datasets"), Kind.DATASET),
     },
     attributes={
-        "run_id": Sort.LISTED,
-        "run_name": Sort.TEXT,
-        "user_id": Sort.TEXT,
-        "status": Sort.TEXT,
-        "artifact_uri": Sort.TEXT,
-        "start_time": Sort.NUMBER,
-        "end_time": Sort.NUMBER,
+        "run_id": ValueType.STRINGS,
+        "run_name": ValueType.STRING,
+        "user_id": ValueType.STRING,
+        "status": ValueType.STRING,
+        "artifact_uri": ValueType.STRING,
+        "start_time": ValueType.NUMBER,
+        "end_time": ValueType.NUMBER,
     },
-    orders=frozenset(
+    order_attributes=frozenset(
         ("run_id", "run_name", "user_id", "status", "artifact_uri", "start_time", "end_time")
     ),
     order_kinds=frozenset({Kind.ATTRIBUTE, Kind.METRIC, Kind.PARAM, Kind.TAG}),
@@ -71,34 +73,53 @@ RUNS = Grammar(
     datasets=frozenset({"name", "digest", "context"}),
 )
 
+_JOB_ATTRIBUTES = {
+    **dict.fromkeys(("id", "name", "state", "target", "experiment", "reason"), ValueType.STRINGS),
+    **dict.fromkeys(("exit_code", "priority", "took"), ValueType.NUMBER),
+    **dict.fromkeys(("created_at", "started_at", "ended_at"), ValueType.TIME),
+}
+
+# of our own listing of jobs
+JOBS = Grammar(
+    kinds={prefix: kind for prefix, kind in RUNS.kinds.items() if kind != Kind.DATASET},
+    attributes=_JOB_ATTRIBUTES,
+    order_attributes=frozenset(_JOB_ATTRIBUTES),
+    order_kinds=RUNS.order_kinds,
+    nullable=RUNS.nullable,
+    allows_unquoted=True,
+    has_numeric_params=True,
+)
+
 EXPERIMENTS = Grammar(
     kinds=_TAGGED,
     attributes={
-        "name": Sort.TEXT,
-        "experiment_id": Sort.ID,
-        "creation_time": Sort.WHOLE,
-        "last_update_time": Sort.WHOLE,
+        "name": ValueType.STRING,
+        "experiment_id": ValueType.EXPERIMENT_ID,
+        "creation_time": ValueType.INTEGER,
+        "last_update_time": ValueType.INTEGER,
     },
-    orders=frozenset(("name", "experiment_id", "creation_time", "last_update_time")),
+    order_attributes=frozenset(("name", "experiment_id", "creation_time", "last_update_time")),
     nullable=frozenset({Kind.TAG}),
 )
 
 MODELS = Grammar(
     kinds=_TAGGED,
-    attributes={"name": Sort.LISTED},
-    orders=frozenset(("name", "last_updated_timestamp")),
+    attributes={"name": ValueType.STRINGS},
+    order_attributes=frozenset(("name", "last_updated_timestamp")),
     aliases={"timestamp": "last_updated_timestamp"},
 )
 
 VERSIONS = Grammar(
     kinds=_TAGGED,
     attributes={
-        "name": Sort.LISTED,
-        "run_id": Sort.LISTED,
-        "source_path": Sort.TEXT,
-        "version_number": Sort.WHOLE,
+        "name": ValueType.STRINGS,
+        "run_id": ValueType.STRINGS,
+        "source_path": ValueType.STRING,
+        "version_number": ValueType.INTEGER,
     },
-    orders=frozenset(("name", "version_number", "creation_timestamp", "last_updated_timestamp")),
+    order_attributes=frozenset(
+        ("name", "version_number", "creation_timestamp", "last_updated_timestamp")
+    ),
 )
 
 LOGGED_MODELS = Grammar(
@@ -109,8 +130,8 @@ LOGGED_MODELS = Grammar(
         "tags": Kind.TAG,
     },
     attributes={
-        "creation_timestamp": Sort.NUMBER,
-        "last_updated_timestamp": Sort.NUMBER,
+        "creation_timestamp": ValueType.NUMBER,
+        "last_updated_timestamp": ValueType.NUMBER,
         **dict.fromkeys(
             (
                 "model_id",
@@ -121,11 +142,11 @@ LOGGED_MODELS = Grammar(
                 "source_run_id",
                 "artifact_location",
             ),
-            Sort.LISTED,
+            ValueType.STRINGS,
         ),
-        "experiment_id": Sort.ID,
+        "experiment_id": ValueType.EXPERIMENT_ID,
     },
-    orders=frozenset(
+    order_attributes=frozenset(
         (
             "model_id",
             "name",
@@ -142,5 +163,5 @@ LOGGED_MODELS = Grammar(
         **dict.fromkeys(("creation_time", "creation_timestamp_ms"), "creation_timestamp"),
         "last_updated_timestamp_ms": "last_updated_timestamp",
     },
-    bare=True,
+    allows_unquoted=True,
 )

@@ -1,6 +1,6 @@
-"""Models: as runs log them, and the registry with its versions. Times are in milliseconds.
+"""Logged models, registered models and their versions. Times are in milliseconds.
 
-The messages are those that MLflow's users know.
+The messages are MLflow's.
 """
 
 import re
@@ -8,23 +8,23 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from retarget.core.errors import Invalid
-from retarget.core.limits import LONGEST_KEY, check_key, check_length, check_shown
+from retarget.core.limits import MAX_KEY_LENGTH, check_key, check_length, check_printable
 from retarget.core.tracking import ACTIVE, Metric
 from retarget.core.values import Value
 
-REGISTRY = "registry"  # the folder of the artifact tree with the files of versions
-LATEST = "latest"  # what stands for the newest version where an alias could stand
+REGISTRY = "registry"  # the folder of the artifact tree with the files of all versions
+LATEST = "latest"  # the alias of the newest version
 STAGES = ("None", "Staging", "Production", "Archived")
 ACTIVE_STAGES = ["Staging", "Production"]
 READY = "READY"
 
-_LONGEST_NAME = 256
-_LONGEST_ALIAS = 255
-_LONGEST_TAG = 100_000
+_MAX_NAME_LENGTH = 256
+_MAX_ALIAS_LENGTH = 255
+_MAX_TAG_VALUE_LENGTH = 100_000
 _ALIAS = re.compile(r"[\w\-]*")
-_LIKE_A_VERSION = re.compile(r"[vV]\d+")
-_NOT_IN_LOGGED_NAMES = ("/", ":", ".", "%", '"', "'")
-_LARGEST = (1 << 31) - 1
+_VERSION_LIKE = re.compile(r"[vV]\d+")
+_FORBIDDEN_IN_LOGGED_NAMES = ("/", ":", ".", "%", '"', "'")
+_MAX_VERSION = (1 << 31) - 1
 
 
 class LoggedModelStatus(StrEnum):
@@ -54,26 +54,27 @@ class LoggedModel(Value):
     message: str = ""
     stage: str = ACTIVE
     location: str
-    created: int
-    changed: int
+    created_at: int
+    changed_at: int
     params: dict[str, str] = {}
     tags: dict[str, str] = {}
     metrics: tuple[ModelMetric, ...] = ()
 
 
 class Lineage(Value):
-    """What a version came from, as it was then: all of it may be gone."""
+    """Where a version came from, as it was at registration: all of it may be deleted since."""
 
     job_id: str | None = None
     job_name: str | None = None
     snapshot: str | None = None
     environment: str | None = None
-    metrics: dict[str, float | str] = {}  # what JSON cannot write is text: NaN, Infinity
+    metrics: dict[str, float | str] = {}  # strings for what JSON has no number for: NaN, Infinity
+    lock: str | None = None  # the id of the lock of the environment
 
 
 class ModelVersion(Value):
     name: str
-    version: int = 0  # 0 until the store has numbered it
+    version: int = 0  # 0 until the store assigns a number
     description: str = ""
     user: str = ""
     stage: str = "None"
@@ -84,8 +85,9 @@ class ModelVersion(Value):
     run_id: str = ""
     run_link: str = ""
     model_id: str | None = None
-    created: int
-    changed: int
+    created_at: int
+    changed_at: int
+    created_by_job: str | None = None  # the id of the job whose script created it
     lineage: Lineage = Lineage()
     tags: dict[str, str] = {}
     aliases: tuple[str, ...] = ()
@@ -96,15 +98,15 @@ class Model(Value):
 
     name: str
     description: str = ""
-    created: int
-    changed: int
+    created_at: int
+    changed_at: int
     tags: dict[str, str] = {}
     aliases: dict[str, int] = {}
     latest: tuple[ModelVersion, ...] = ()  # the newest version in each stage
 
 
 class Registration(Value):
-    """What a job left and is to become a version."""
+    """A request to register files of a job as a version."""
 
     job: str
     path: str
@@ -113,29 +115,29 @@ class Registration(Value):
 
 
 def check_model_name(name: str, field: str = "name") -> str:
-    """Return `name` if a registered model can have it, or raise Invalid."""
+    """Return `name` if it is valid for a registered model, or raise Invalid."""
     if not name.strip():
         raise Invalid(f"Missing value for required parameter '{field}'.", field=field)
     if "/" in name or ":" in name:
         raise Invalid(f"Invalid model name '{name}'. Names cannot contain '/' or ':'.", field=field)
     if name == "." or name.startswith(".."):
         check_key(name, field)
-    return check_length(field, check_shown(name, field), _LONGEST_NAME)
+    return check_length(field, check_printable(name, field), _MAX_NAME_LENGTH)
 
 
 def check_version(version: str) -> int:
-    """Return the number that `version` is, or raise Invalid. No version has the number 0."""
+    """Return `version` as an integer, or raise Invalid. One that is too large becomes 0."""
     try:
         number = int(version)
     except ValueError:
         raise Invalid(
             f"Parameter 'version' must be an integer, got '{version}'.", field="version"
         ) from None
-    return number if abs(number) <= _LARGEST else 0
+    return number if abs(number) <= _MAX_VERSION else 0
 
 
 def check_stage(stage: str) -> str:
-    """Return the stage as it is written, whatever its case is here."""
+    """Return the stage in its usual spelling. `stage` may be in any case."""
     for known in STAGES:
         if known.lower() == stage.lower():
             return known
@@ -146,7 +148,7 @@ def check_stage(stage: str) -> str:
 
 
 def check_alias(alias: str) -> str:
-    """Return `alias` if it can be asked for, or raise Invalid."""
+    """Return `alias` if it is a valid name to look up, or raise Invalid."""
     if not alias:
         raise Invalid("Registered model alias name cannot be empty.", field="alias")
     if not _ALIAS.fullmatch(alias):
@@ -155,29 +157,29 @@ def check_alias(alias: str) -> str:
             "underscores (_), and dashes (-).",
             field="alias",
         )
-    return check_length("Registered model alias name", alias, _LONGEST_ALIAS)
+    return check_length("Registered model alias name", alias, _MAX_ALIAS_LENGTH)
 
 
 def check_new_alias(alias: str) -> str:
-    """Return `alias` if it can be given, or raise Invalid."""
+    """Return `alias` if it can be assigned, or raise Invalid."""
     check_alias(alias)
     if alias.lower() == LATEST:
         raise Invalid("'latest' alias name (case insensitive) is reserved.", field="alias")
-    if _LIKE_A_VERSION.fullmatch(alias):
+    if _VERSION_LIKE.fullmatch(alias):
         raise Invalid(f"Version alias name '{alias}' is reserved.", field="alias")
     return alias
 
 
 def check_model_tag(key: str, value: str) -> None:
     check_key(key, "key")
-    check_length("key", key, LONGEST_KEY)
-    check_length("value", value, _LONGEST_TAG)
+    check_length("key", key, MAX_KEY_LENGTH)
+    check_length("value", value, _MAX_TAG_VALUE_LENGTH)
 
 
 def check_logged_name(name: str) -> None:
-    if any(each in name for each in _NOT_IN_LOGGED_NAMES):
+    if any(character in name for character in _FORBIDDEN_IN_LOGGED_NAMES):
         raise Invalid(
             f"Invalid model name ({name!r}) provided. Model name must be a non-empty string "
-            f"and cannot contain the following characters: {_NOT_IN_LOGGED_NAMES}",
+            f"and cannot contain the following characters: {_FORBIDDEN_IN_LOGGED_NAMES}",
             field="name",
         )

@@ -1,5 +1,6 @@
-"""Names: which are allowed, and short readable ones for jobs that were given none."""
+"""Rules for names, and generated readable names for jobs without one."""
 
+import hashlib
 import random
 import re
 import secrets
@@ -8,7 +9,7 @@ from retarget.core.errors import Invalid
 
 PATTERN = "[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
 _RULE = re.compile(PATTERN)
-_ID = re.compile(r"[0-9a-f]{32}")  # what `new_id` makes
+_ID = re.compile(r"[0-9a-f]{32}")  # the format of `new_id`
 _FIRST_WORDS = """
 able amber ample bold brave breezy brisk bright calm candid clear clever cosy crisp curious
 daring deft eager early easy fair fleet fond fresh gentle glad golden grand green happy hardy
@@ -35,17 +36,17 @@ def check_name(name: str, *, field: str = "name") -> str:
     if not _RULE.fullmatch(name):
         shown = ascii(name if len(name) <= 70 else name[:67] + "...")
         raise Invalid(
-            f"{field}: {shown} is not a name; use 1 to 63 letters, digits, '.', '_' or '-', "
+            f"{field}: {shown} is not a valid name; use 1 to 63 letters, digits, '.', '_' or '-', "
             "beginning with a letter or digit",
             field=field,
         )
     if _ID.fullmatch(name):
-        raise Invalid(f"{field}: {name!r} looks like the id of a job; choose another", field=field)
+        raise Invalid(f"{field}: {name!r} looks like a job id; choose another name", field=field)
     return name
 
 
 def suggest_name(chance: random.Random, *, tries: int = 0) -> str:
-    """Make up a readable name; more `tries` add a number, so that one is free in the end."""
+    """Generate a readable name. From the second try on it has a number, to find a free one."""
     name = f"{chance.choice(_FIRST)}-{chance.choice(_SECOND)}"
     return f"{name}-{chance.randrange(10 ** (tries + 1))}" if tries else name
 
@@ -53,3 +54,13 @@ def suggest_name(chance: random.Random, *, tries: int = 0) -> str:
 def new_id(now: float) -> str:
     """Return 32 hex digits that sort by time, so that a table of jobs grows at its end."""
     return f"{int(now * 1000):012x}{secrets.token_hex(10)}"
+
+
+def attempt_key(job_id: str, number: int) -> str:
+    """Return the key of an attempt.
+
+    It is always the same. If the database has lost an attempt in a power cut, the target finds the
+    launch again, and the script is not started a second time.
+    """
+    digest = hashlib.sha256(f"{job_id}/{number}".encode()).hexdigest()
+    return f"{job_id[:12]}{number:04x}{digest[:16]}"  # sorts by time, as a job's id does

@@ -1,4 +1,4 @@
-"""The tokens by which a client of MLflow's API asks for the next page. They look like MLflow's."""
+"""Page tokens of MLflow's API, in MLflow's own format."""
 
 import base64
 import binascii
@@ -8,11 +8,11 @@ from typing import Any
 
 from retarget.core.errors import Invalid
 
-_LARGEST = (1 << 63) - 1
+_MAX_OFFSET = (1 << 63) - 1
 
 
 def read_offset(token: str) -> int:
-    """Return where a page begins, which the answer with the page before it told."""
+    """Return the offset in a page token; 0 for an empty token, which asks for the first page."""
     if not token:
         return 0
     parsed = read_token(token)
@@ -23,7 +23,7 @@ def read_offset(token: str) -> int:
         number = int(offset)
     except (TypeError, ValueError, OverflowError):
         number = -1
-    if not 0 <= number <= _LARGEST:
+    if not 0 <= number <= _MAX_OFFSET:
         raise Invalid(f"Invalid page token, not stringable {offset}")
     return number
 

@@ -1,4 +1,4 @@
-"""Snapshots: the code folder as a list of entries, each named by its content."""
+"""Snapshots: the manifest of a code folder, whose files are named by their content."""
 
 import json
 import re
@@ -36,8 +36,12 @@ class Manifest:
     def digests(self) -> set[str]:
         return {entry.digest for entry in self.entries if entry.digest}
 
+    def sizes(self) -> dict[str, int]:
+        """Return the size of each file, by its digest."""
+        return {entry.digest: entry.size for entry in self.entries if entry.digest}
+
     def encode(self) -> bytes:
-        """Return the one byte string for this content, whatever order the folder was read in."""
+        """Return the canonical bytes, whatever order the folder was read in."""
         rows = [_row(entry) for entry in sorted(self.entries, key=lambda entry: entry.path)]
         return json.dumps({"version": 1, "entries": rows}, separators=(",", ":")).encode()
 
@@ -47,12 +51,12 @@ class Manifest:
 
 
 def decode(content: bytes) -> Manifest:
-    """Read a manifest from outside, or raise Invalid naming the entry that is wrong."""
+    """Parse an untrusted manifest, or raise Invalid that names the wrong entry."""
     try:
         raw = json.loads(content)
         version, rows = raw["version"], raw["entries"]
         if version != 1:
-            raise ValueError(f"its version is {version!r}; known is 1")
+            raise ValueError(f"its version is {version!r}; supported is 1")
         entries = [_entry(row) for row in rows]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Invalid(f"snapshot: the manifest cannot be read: {error}", field="snapshot") from None
@@ -61,31 +65,31 @@ def decode(content: bytes) -> Manifest:
 
 
 def check_entries(entries: Iterable[Entry]) -> None:
-    """Refuse paths that could leave the folder, and paths that would collide."""
+    """Raise Invalid for paths that leave the folder and for paths that collide."""
     seen: set[str] = set()
     for entry in entries:
         _check_path(entry.path)
         if entry.path in seen:
-            raise Invalid(f"snapshot: {entry.path!r} is there twice", field="snapshot")
+            raise Invalid(f"snapshot: {entry.path!r} appears twice", field="snapshot")
         seen.add(entry.path)
         if entry.link:
             _check_link(entry)
         elif not is_digest(entry.digest) or entry.size < 0:
-            raise Invalid(f"snapshot: {entry.path!r} has no proper digest", field="snapshot")
+            raise Invalid(f"snapshot: {entry.path!r} has no valid digest or size", field="snapshot")
     for folder in _folders(seen):
         if folder in seen:
-            raise Invalid(f"snapshot: {folder!r} is a file and a folder", field="snapshot")
+            raise Invalid(f"snapshot: {folder!r} is both a file and a folder", field="snapshot")
 
 
 def stays_inside(path: str, link: str) -> bool:
-    """Tell whether a link at `path` with this text leads to somewhere in the same folder."""
+    """Return whether a link at `path` with the target `link` stays in the folder."""
     if link.startswith("/"):
         return False
     depth = len(PurePosixPath(path).parts) - 1
-    for part in link.split("/"):
-        if part == "..":
+    for segment in link.split("/"):
+        if segment == "..":
             depth -= 1
-        elif part not in ("", "."):
+        elif segment not in ("", "."):
             depth += 1
         if depth < 0:
             return False
@@ -101,24 +105,24 @@ def digest_bytes(content: bytes) -> str:
 
 
 def _folders(paths: Iterable[str]) -> set[str]:
-    found: set[str] = set()
+    folders: set[str] = set()
     for path in paths:
         folder = path.rpartition("/")[0]
-        while folder and folder not in found:
-            found.add(folder)
+        while folder and folder not in folders:
+            folders.add(folder)
             folder = folder.rpartition("/")[0]
-    return found
+    return folders
 
 
 def _check_path(path: str) -> None:
-    parts = path.split("/")
-    if not path or path.startswith("/") or "\0" in path or {"", ".", ".."} & set(parts):
+    segments = path.split("/")
+    if not path or path.startswith("/") or "\0" in path or {"", ".", ".."} & set(segments):
         raise Invalid(f"snapshot: {path!r} is not a path inside the folder", field="snapshot")
 
 
 def _check_link(entry: Entry) -> None:
     if entry.digest or entry.size or entry.executable:
-        raise Invalid(f"snapshot: {entry.path!r} is a file and a link", field="snapshot")
+        raise Invalid(f"snapshot: {entry.path!r} is both a file and a link", field="snapshot")
     if "\0" in entry.link or not stays_inside(entry.path, entry.link):
         raise Invalid(
             f"snapshot: the link {entry.path!r} -> {entry.link!r} leaves the folder",
@@ -135,22 +139,22 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 def _entry(row: dict[str, Any]) -> Entry:
     return Entry(
-        path=_text(row["path"]),
-        size=_number(row.get("size", 0)),
-        digest=_text(row.get("digest", "")),
+        path=_string(row["path"]),
+        size=_integer(row.get("size", 0)),
+        digest=_string(row.get("digest", "")),
         executable=row.get("executable", False) is True,
-        link=_text(row.get("link", "")),
+        link=_string(row.get("link", "")),
     )
 
 
-def _text(value: object) -> str:
+def _string(value: object) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is not a text")
-    value.encode()  # half of a surrogate pair is text for JSON, and no name for a disk
+        raise TypeError(f"{value!r} is not a string")
+    value.encode()  # JSON allows half of a surrogate pair, a file name does not
     return value
 
 
-def _number(value: object) -> int:
+def _integer(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is not a whole number")
+        raise TypeError(f"{value!r} is not an integer")
     return value

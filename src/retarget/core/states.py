@@ -1,4 +1,4 @@
-"""The life of a job. This table is the only place that knows which moves are legal."""
+"""The state machine of a job. This table alone defines the legal transitions."""
 
 from enum import StrEnum
 
@@ -6,12 +6,12 @@ from retarget.core.errors import Conflict
 
 
 class JobState(StrEnum):
-    QUEUED = "queued"  # waiting for room on its target
-    LAUNCHING = "launching"  # given to the driver; its runner has not spoken yet
-    PREPARING = "preparing"  # the runner fetches the code and builds or finds the environment
-    RUNNING = "running"  # the user's process is there
-    FINALIZING = "finalizing"  # it has ended; outputs and the end of the log are on their way
-    CANCELING = "canceling"  # told to stop; still there
+    QUEUED = "queued"  # waiting for free resources on its target
+    LAUNCHING = "launching"  # passed to the driver; the runner has not reported yet
+    PREPARING = "preparing"  # the runner downloads the code and builds or reuses the environment
+    RUNNING = "running"  # the user's process is running
+    FINALIZING = "finalizing"  # the process exited; outputs and logs are being uploaded
+    CANCELING = "canceling"  # asked to stop; still running
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELED = "canceled"
@@ -24,7 +24,7 @@ class JobState(StrEnum):
 class Event(StrEnum):
     SUBMITTED = "submitted"
     PLACED = "placed"
-    RETURNED = "returned"  # its place could not be reached, and nothing was started there
+    UNPLACED = "unplaced"  # the node was unreachable, and nothing was started on it
     PREPARING = "preparing"
     STARTED = "started"
     EXITED = "exited"
@@ -37,20 +37,18 @@ class Event(StrEnum):
 
 S, E = JobState, Event
 FINAL = frozenset({S.SUCCEEDED, S.FAILED, S.CANCELED})
-# States in which an attempt exists on a target: it holds its slots and is polled.
+# In these states an attempt exists on a target: it holds resources and is polled.
 LIVE = frozenset({S.LAUNCHING, S.PREPARING, S.RUNNING, S.FINALIZING, S.CANCELING})
 
 TRANSITIONS: dict[tuple[JobState, Event], JobState] = {
     (S.QUEUED, E.PLACED): S.LAUNCHING,
     (S.QUEUED, E.CANCEL_REQUESTED): S.CANCELED,
     (S.QUEUED, E.FAILED): S.FAILED,
-    (S.LAUNCHING, E.RETURNED): S.QUEUED,
+    (S.LAUNCHING, E.UNPLACED): S.QUEUED,
     (S.LAUNCHING, E.PREPARING): S.PREPARING,
     (S.PREPARING, E.STARTED): S.RUNNING,
-    (
-        S.PREPARING,
-        E.EXITED,
-    ): S.FINALIZING,  # the environment could not be built: nothing was started
+    # the environment could not be built: nothing was started
+    (S.PREPARING, E.EXITED): S.FINALIZING,
     (S.RUNNING, E.EXITED): S.FINALIZING,
     (S.FINALIZING, E.SUCCEEDED): S.SUCCEEDED,
     (S.CANCELING, E.SUCCEEDED): S.SUCCEEDED,  # finished before the signal arrived
@@ -64,8 +62,8 @@ for _live in (S.LAUNCHING, S.PREPARING, S.RUNNING, S.FINALIZING):
 
 
 def advance(state: JobState, event: Event) -> JobState:
-    """Return the state `event` leads to, or raise Conflict."""
+    """Return the state that `event` leads to, or raise Conflict."""
     try:
         return TRANSITIONS[state, event]
     except KeyError:
-        raise Conflict(f"a {state} job cannot take {event.value!r}") from None
+        raise Conflict(f"the event {event.value!r} is not allowed for a {state} job") from None

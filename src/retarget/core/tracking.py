@@ -1,4 +1,4 @@
-"""What a run tells about itself: metrics, params, tags, inputs. Times are in milliseconds."""
+"""Experiments and runs: metrics, params, tags, inputs. Times are in milliseconds."""
 
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -8,12 +8,12 @@ from retarget.core.states import JobState
 from retarget.core.values import Value
 
 DEFAULT_EXPERIMENT = "Default"
-ARTIFACTS = "mlflow-artifacts:/"  # how addresses in our own artifact tree begin
+ARTIFACTS = "mlflow-artifacts:/"  # the scheme of addresses in the server's own artifact tree
 ACTIVE, DELETED = "active", "deleted"  # the two stages of an experiment, a run, a logged model
 
 
 class RunStatus(StrEnum):
-    """Where a run is, as its client tells. The state of its job is another thing."""
+    """The status of a run, as its client reports it. It is not the state of the job."""
 
     RUNNING = "RUNNING"
     SCHEDULED = "SCHEDULED"
@@ -22,8 +22,8 @@ class RunStatus(StrEnum):
     KILLED = "KILLED"
 
 
-# What becomes of a run that its client has left open when its job ends.
-LEFT_OPEN = {
+# The status of a run that its client did not end, once its job has ended.
+STATUS_AT_JOB_END = {
     JobState.SUCCEEDED: RunStatus.FINISHED,
     JobState.FAILED: RunStatus.FAILED,
     JobState.CANCELED: RunStatus.KILLED,
@@ -31,11 +31,11 @@ LEFT_OPEN = {
 
 
 class Metric(NamedTuple):
-    """One point of a metric. The three last are set when it tells about a logged model."""
+    """One point of a metric. The last three fields are set if it is about a logged model."""
 
     key: str
     value: float
-    timestamp: int
+    logged_at: int
     step: int = 0
     model_id: str | None = None
     dataset_name: str | None = None
@@ -57,7 +57,7 @@ class DatasetInput(Value):
 
 
 class ModelLink(Value):
-    """A logged model that a run was given, or made."""
+    """A logged model that is an input or an output of a run."""
 
     model_id: str
     step: int = 0
@@ -68,8 +68,9 @@ class Experiment(Value):
     name: str
     location: str  # where the artifacts of its runs go
     stage: str = ACTIVE
-    created: int
-    changed: int
+    created_at: int
+    changed_at: int
+    created_by_job: str | None = None  # the id of the job whose script created it
     tags: dict[str, str] = {}
 
 
@@ -81,8 +82,8 @@ class Run(Value):
     user: str
     status: RunStatus
     stage: str = ACTIVE
-    started: int | None
-    ended: int | None = None
+    started_at: int | None
+    ended_at: int | None = None
     location: str
     metrics: tuple[Any, ...] = ()  # Metric: the latest point of each
     params: dict[str, str] = {}
@@ -93,13 +94,13 @@ class Run(Value):
 
 
 def address_below(location: str, path: str) -> str:
-    """Return the address of what is below another one; a query stays at its end."""
+    """Append a path to an address. A query stays at the end."""
     root, mark, query = location.partition("?")
     return f"{root.rstrip('/')}/{path}{mark}{query}"
 
 
 def artifact_path(location: str) -> str | None:
-    """Return the path in our own tree that an address means, or None if it is elsewhere."""
+    """Return the path of an address in the server's own tree, or None if it is elsewhere."""
     try:
         address = urlsplit(location)
     except ValueError:

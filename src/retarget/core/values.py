@@ -1,4 +1,4 @@
-"""The base of every value that crosses an edge: frozen, and strict about unknown fields."""
+"""The base class of all values: frozen, and strict about unknown fields."""
 
 from pydantic import BaseModel, ConfigDict
 

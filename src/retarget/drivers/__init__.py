@@ -1,6 +1,6 @@
-"""One module per kind of compute: the module's name is the kind, its `Driver` runs it.
+"""One module per kind of target: its name is the kind, its `Driver` runs the jobs.
 
-Those whose names begin with `_` are what several kinds stand on.
+Modules whose names begin with `_` are shared by several kinds.
 """
 
 import sys
@@ -14,19 +14,20 @@ from pydantic import ValidationError
 
 from retarget.core.driver import Driver
 from retarget.core.errors import Invalid
+from retarget.core.extras import install_command
 
-_PLUGINS = "retarget.drivers"
+_PLUGIN_GROUP = "retarget.drivers"
 
 
 @cache
 def kinds() -> tuple[str, ...]:
-    """Name every kind this installation knows, without importing any of them."""
-    own = {name for _, name, _ in iter_modules(__path__) if not name.startswith("_")}
-    return tuple(sorted(own | entry_points(group=_PLUGINS).names))
+    """Name every kind that is installed, without importing any of them."""
+    builtin = {name for _, name, _ in iter_modules(__path__) if not name.startswith("_")}
+    return tuple(sorted(builtin | entry_points(group=_PLUGIN_GROUP).names))
 
 
 def connect(kind: str, config: dict[str, Any]) -> Driver:
-    """Build the driver for one target. Only the kinds in use are ever imported."""
+    """Build the driver for one target. Only kinds in use are ever imported."""
     driver = load(kind)
     try:
         return driver(driver.Config.model_validate(config))
@@ -36,21 +37,23 @@ def connect(kind: str, config: dict[str, Any]) -> Driver:
         raise Invalid(f"{kind} target: {field}: {first['msg']}", field=field) from None
 
 
-def about(kind: str) -> str:
-    """Return what a kind is, in the words of its module."""
+def describe(kind: str) -> str:
+    """Return a description of a kind: the first line of its module's docstring."""
     return (sys.modules[load(kind).__module__].__doc__ or "").strip().partition("\n")[0]
 
 
 @cache
 def load(kind: str) -> type[Driver]:
-    """Return the driver class of a kind, or say what would have to be installed."""
+    """Return the driver class of a kind. Raise Invalid, with what to install, if it is missing."""
     if kind not in kinds():
         raise Invalid(
             f"unknown kind {kind!r}; this server knows {', '.join(kinds())}", field="kind"
         )
-    if kind in (plugins := entry_points(group=_PLUGINS)).names:
+    if kind in (plugins := entry_points(group=_PLUGIN_GROUP)).names:
         return plugins[kind].load()
     try:
         return import_module(f"{__name__}.{kind}").Driver
     except ModuleNotFoundError as missing:
-        raise Invalid(f"{kind} needs {missing.name}: pip install 'retarget[{kind}]'") from missing
+        raise Invalid(
+            f"{kind} needs {missing.name}; install it with {install_command(kind)}"
+        ) from missing

@@ -1,7 +1,8 @@
-"""One container for each run, made for it and removed after it, by Docker or Podman."""
+"""One container per job, created and removed by Docker or Podman."""
 
 import fcntl
 import os
+import socket
 import threading
 import time
 from collections.abc import Generator, Sequence
@@ -15,7 +16,7 @@ from docker.errors import APIError, DockerException, NotFound
 from docker.utils import parse_host
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from retarget.core.driver import Handle, Launch, Observation, Phase
+from retarget.core.driver import ActingLease, Handle, Launch, Observation, Phase, show_lease
 from retarget.core.environments import Environment
 from retarget.core.errors import (
     Invalid,
@@ -23,46 +24,47 @@ from retarget.core.errors import (
     NothingStarted,
     TargetUnreachable,
 )
-from retarget.core.targets import Facts, Gpu, Node
-from retarget.drivers._engine import (
-    Way,
-    cause,
-    client,
-    gives_gpus,
-    gpu_request,
-    tar,
-    usual_engine,
-)
-from retarget.drivers._host import Host, together
-from retarget.drivers._images import (
-    built_images,
-    have_image,
-    image_of,
-    remove_built,
-    what_was_said,
-)
-from retarget.drivers._inside import (
+from retarget.core.targets import Gpu, Inventory, Node
+from retarget.drivers._agent import AgentClient, run_all
+from retarget.drivers._container_payload import (
     CACHE,
-    DOOR,
+    CONDA_OBSTACLE,
     LAUNCHES,
+    RELAY_PORT,
     ROOT,
-    bring_uv,
-    ending,
-    lay_in,
-    own_cache,
+    copy_uv,
+    needs_packages,
+    pack_payload,
+    read_exit,
     runner_command,
-    wants_packages,
+    user_cache,
 )
-from retarget.drivers._scratch import zipapp
-from retarget.drivers._tunnel import last_words
-from retarget.runner.machine import cards
+from retarget.drivers._docker_client import (
+    DockerExecTransport,
+    client,
+    default_engine,
+    gpu_request,
+    pack_tar,
+    root_cause,
+    supports_gpus,
+)
+from retarget.drivers._docker_images import (
+    built_images,
+    ensure_image,
+    image_of,
+    pop_build_log,
+    remove_built_images,
+)
+from retarget.drivers._docker_over_ssh import last_error
+from retarget.drivers._tmpdir import runner_zipapp
+from retarget.runner.host import list_gpus
 
 _LABEL = "retarget.launch"
 _CACHE_LABEL = "retarget.cache"
-_GONE = ("already in use", "no such container", "no container with name or id")
-_NETWORKS = ("bridge", "host", "none", "default")  # what every engine has
-_MAKING = 10.0  # seconds that another may take to make a container whose name it has
-_NO_COMMAND = ("executable file not found", "no such file or directory")
+_NAME_TAKEN_ERRORS = ("already in use", "no such container", "no container with name or id")
+_BUILTIN_NETWORKS = ("bridge", "host", "none", "default")  # every engine has them
+_CREATE_SECONDS = 10.0  # how long a concurrent launch may take to create the container
+_NO_COMMAND_ERRORS = ("executable file not found", "no such file or directory")
 
 
 class Config(BaseModel):
@@ -70,84 +72,98 @@ class Config(BaseModel):
 
     engine: str | None = Field(
         None,
-        description="Where it listens: unix:///PATH, tcp://HOST:PORT or ssh://USER@HOST; "
-        "default: DOCKER_HOST, or the Docker or Podman of this machine",
+        description="Address of the engine: unix:///PATH, tcp://HOST:PORT or ssh://USER@HOST; "
+        "default: DOCKER_HOST, or Docker or Podman on this machine",
     )
     image: str | None = Field(
-        None, max_length=500, description="What jobs run in that name no image of their own"
+        None, max_length=500, description="Image of jobs that do not name one"
     )
-    cpus: float | None = Field(None, gt=0, description="Cores to give out; default: all it has")
+    cpus: float | None = Field(None, gt=0, description="CPUs to use; default: all")
     memory: int | None = Field(
         None,
         gt=0,
         lt=1 << 62,
-        description="Memory to give out; default: all it has",
+        description="Memory to use; default: all",
         json_schema_extra={"unit": "bytes"},
     )
     network: str | None = Field(
-        None, max_length=500, description="bridge, host, none or one by name"
+        None, max_length=500, description="Network of the containers: bridge, host, none or a name"
     )
-    python: str = Field(
-        "python3", max_length=500, description="A Python in the images, 3.8 or newer"
+    python: str = Field("python3", max_length=500, description="Python 3.8 or newer in the images")
+    linger: float = Field(
+        600, ge=0, description="Seconds that a runner with a result waits for the server"
     )
-    linger: float = Field(600, ge=0, description="Seconds a runner waits for a lost server")
 
     @field_validator("engine")
     @classmethod
-    def _a_place(cls, engine: str | None) -> str | None:
+    def _check_engine(cls, engine: str | None) -> str | None:
         if engine is None:
             return None
         if not engine.startswith(("unix:///", "tcp://", "ssh://")):
-            raise ValueError("this is not unix:///PATH, tcp://HOST:PORT or ssh://USER@HOST")
+            raise ValueError("must be unix:///PATH, tcp://HOST:PORT or ssh://USER@HOST")
         try:
             parse_host(engine)
         except (ValueError, DockerException):
             raise ValueError(
-                "this is no address of an engine: unix:///PATH, tcp://HOST:PORT or ssh://USER@HOST"
+                "not a valid engine address: use unix:///PATH, tcp://HOST:PORT or ssh://USER@HOST"
             ) from None
         return engine
 
     @field_validator("image", "network", "python")
     @classmethod
-    def _a_word(cls, text: str | None) -> str | None:
+    def _check_word(cls, text: str | None) -> str | None:
         if text is not None and (not text or not text.isprintable() or " " in text):
-            raise ValueError("one word is meant, such as python:3.12-slim, bridge or python3")
+            raise ValueError("must be one word, such as python:3.12-slim, bridge or python3")
         return text
 
 
 class Driver:
-    """A launch is a container of its name; what the runner writes is in it until it is removed."""
+    """A launch is a container named after it. It holds the runner's files until it is removed."""
 
     Config = Config
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self._engine = config.engine or usual_engine()
+        self._engine = config.engine or default_engine()
+        self._lease: ActingLease | None = None
 
-    def check(self) -> Facts:
-        with self._asking() as api:
-            told = api.info()
+    def act_under(self, lease: ActingLease) -> None:
+        """Check this server's lease right before each request: an engine knows no epochs."""
+        self._lease = lease
+
+    def is_local(self) -> bool:
+        return self._engine.startswith("unix://")
+
+    def check(self) -> Inventory:
+        with self._engine_api() as api:
+            info = api.info()
             version = api.version()
             self._check_network(api)
-        cpus = min(self.config.cpus or float(told["NCPU"]), float(told["NCPU"]))
-        memory = min(self.config.memory or int(told["MemTotal"]), int(told["MemTotal"]))
-        found = cards() if gives_gpus(told) and self._is_here() else []
+        cpus = min(self.config.cpus or float(info["NCPU"]), float(info["NCPU"]))
+        memory = min(self.config.memory or int(info["MemTotal"]), int(info["MemTotal"]))
+        gpus = list_gpus() if supports_gpus(info) and self.is_local() else []
         node = Node(
-            name=told["Name"],
+            name=info["Name"],
             cpus=cpus,
             memory=memory,
-            gpus=tuple(Gpu.model_validate(gpu) for gpu in found),
+            gpus=tuple(Gpu.model_validate(gpu) for gpu in gpus),
         )
-        details = {"engine": _name(version), "image": self.config.image or "each job's own"}
-        return Facts(nodes=(node,), details=details)
+        details = {
+            "engine": _engine_version(version),
+            "image": self.config.image or "set by each job",
+        }
+        return Inventory(nodes=(node,), details=details)
 
-    def screen(self, environment: Environment) -> None:
+    def validate_environment(self, environment: Environment) -> None:
         if not image_of(environment, self.config.image):
             raise Invalid(
-                "environment: image is missing: this target has none of its own; give one with "
-                "--image, or to the target",
+                "environment: image is missing and this target has no default image; pass --image, "
+                "or set an image for the target",
                 field="environment",
             )
+
+    def conda_obstacle(self, environment: Environment) -> str:
+        return CONDA_OBSTACLE
 
     def plan(self, launch: Launch) -> dict[str, Any]:
         image = image_of(launch.environment, self.config.image)
@@ -163,7 +179,7 @@ class Driver:
             "memswap_limit": memory,
             "network_mode": self.config.network,
             "volumes": {"retarget-cache": CACHE},
-            "gpus": list(launch.shares[0].gpus) if launch.shares else [],
+            "gpus": list(launch.allocations[0].gpus) if launch.allocations else [],
         }
         return {name: value for name, value in request.items() if value not in (None, [])}
 
@@ -171,255 +187,269 @@ class Driver:
         if not launch.command:
             raise LaunchRejected("the command is empty")
         if launch.nodes != 1:
-            raise LaunchRejected(f"a run is one container; the job wants {launch.nodes} nodes")
+            raise LaunchRejected(f"this target has one node; the job needs {launch.nodes} nodes")
         if not image_of(launch.environment, self.config.image):
             raise LaunchRejected("neither the job nor the target names an image")
-        with _alone(launch.key):
-            met = self._meet(launch.key)
-            with self._asking() as api:
-                found = met or self._create(api, launch)
-                if found["State"] not in ("running", "paused"):
-                    self._start(api, launch, found)
+        with _exclusive_launch(launch.key):
+            existing = self._find_before_launch(launch.key)
+            with self._engine_api() as api:
+                container = existing or self._create(api, launch)
+                if container["State"] not in ("running", "paused"):
+                    self._start(api, launch, container)
         if launch.url:
-            self._link(launch.key, launch.url)
+            self._connect_agent(launch.key, launch.url)
         return Handle(launch.key)
 
     def poll(self, handles: Sequence[Handle]) -> list[Observation]:
         try:
-            with self._asking() as api:
-                there = {each["Labels"][_LABEL]: each for each in _ours(api)}
-                return [self._observe(api, handle, there.get(handle)) for handle in handles]
+            with self._engine_api() as api:
+                containers = {
+                    container["Labels"][_LABEL]: container for container in _list_containers(api)
+                }
+                return [self._observe(api, handle, containers.get(handle)) for handle in handles]
         except TargetUnreachable as error:
             return [Observation(phase=Phase.SILENT, reason=str(error)) for _ in handles]
 
     def cancel(self, handle: Handle) -> None:
-        with self._asking() as api:
-            found = self._find(api, handle)
-            if found is None or self._observe(api, handle, found).phase is Phase.EXITED:
+        with self._engine_api() as api:
+            container = self._find(api, handle)
+            if container is None or self._observe(api, handle, container).phase is Phase.EXITED:
                 return
-            if found["State"] == "paused":  # nobody in it hears anything
-                with suppress(APIError):  # another was faster
-                    api.unpause(found["Id"])
+            show_lease(self._lease)
+            if container["State"] == "paused":  # a paused runner cannot act on it
+                with suppress(APIError):  # another caller was faster
+                    api.unpause(container["Id"])
             try:
-                if found["State"] not in ("running", "paused"):
-                    raise TargetUnreachable("nobody is there to hear it")
-                self._host(handle).ask("cancel", key=handle, patience=5.0)
+                if container["State"] not in ("running", "paused"):
+                    raise TargetUnreachable("the container is not running")
+                self._agent(handle).request("cancel", key=handle, timeout=5.0)
             except TargetUnreachable:
-                # it is heard with the next answer of the server, or by the next runner
-                api.put_archive(found["Id"], LAUNCHES, tar({f"{handle}/cancel": b""}))
-                api.start(found["Id"])
-                if url := _urls.get(self._engine):
-                    self._link(handle, url)
+                # the next answer of the server stops the runner, or the next runner sees the file
+                api.put_archive(container["Id"], LAUNCHES, pack_tar({f"{handle}/cancel": b""}))
+                api.start(container["Id"])
+                if url := _server_urls.get(self._engine):
+                    self._connect_agent(handle, url)
 
     def forget(self, handle: Handle) -> None:
-        self._let_go(handle)
-        with self._asking() as api:
-            found = self._find(api, handle)
-            if found is not None:
+        self._release_agent(handle)
+        with self._engine_api() as api:
+            container = self._find(api, handle)
+            if container is not None:
+                show_lease(self._lease)
                 with suppress(NotFound):
-                    api.remove_container(found["Id"], force=True, v=True)
+                    api.remove_container(container["Id"], force=True, v=True)
 
     def diagnose(self, handle: Handle) -> str:
-        with self._asking() as api:
-            found = self._find(api, handle)
-            if found is None:
-                return "the engine has no container of it"
-            state = cast("dict[str, Any]", api.inspect_container(found["Id"]))["State"]
-            said = cast(bytes, api.logs(found["Id"], tail=50)).decode("utf-8", "replace").strip()
-            words = state.get("Error") or f"its container is {state['Status']}"
-            return f"{words}: {said[-1500:]}" if said else words
+        with self._engine_api() as api:
+            container = self._find(api, handle)
+            if container is None:
+                return "the engine has no container for this launch"
+            state = cast("dict[str, Any]", api.inspect_container(container["Id"]))["State"]
+            content = cast(bytes, api.logs(container["Id"], tail=50))
+            logs = content.decode("utf-8", "replace").strip()
+            summary = state.get("Error") or f"the container is {state['Status']}"
+            return f"{summary}: {logs[-1500:]}" if logs else summary
+
+    def open_exec(self, handle: Handle, node: int) -> socket.socket:
+        return self._agent(handle).open_channel({"to": "exec", "key": handle})
 
     def environments(self) -> list[dict[str, Any]]:
-        with self._asking() as api:
+        with self._engine_api() as api:
             return built_images(api)
 
     def remove_environment(self, digest: str) -> bool:
-        with self._asking() as api:
-            return remove_built(api, digest)
+        with self._engine_api() as api:
+            return remove_built_images(api, digest)
 
     def release(self) -> None:
-        """Let go of the containers that have ended. Another target may have the same engine."""
-        with _turn:
-            mine = [key for _, engine, key in _hosts if engine == self._engine]
-        seen = self.poll([Handle(key) for key in mine])
-        for key, each in zip(mine, seen, strict=True):
-            if each.phase in (Phase.EXITED, Phase.DEAD, Phase.GONE):
-                self._let_go(key)
+        """Close the links to containers that have ended. Another target may use the same engine."""
+        with _agents_lock:
+            keys = [key for _, engine, key in _agents if engine == self._engine]
+        observations = self.poll([Handle(key) for key in keys])
+        for key, observation in zip(keys, observations, strict=True):
+            if observation.phase in (Phase.EXITED, Phase.DEAD, Phase.GONE):
+                self._release_agent(key)
 
     # -- containers
 
     def _check_network(self, api: Any) -> None:
         name = self.config.network
-        if name is None or name in _NETWORKS or name.startswith("container:"):
+        if name is None or name in _BUILTIN_NETWORKS or name.startswith("container:"):
             return
-        there = {each["Name"]: each["Id"] for each in api.networks()}
-        if name not in there and not any(each.startswith(name) for each in there.values()):
-            names = ", ".join(sorted(there))
+        networks = {network["Name"]: network["Id"] for network in api.networks()}
+        if name not in networks and not any(
+            network_id.startswith(name) for network_id in networks.values()
+        ):
+            names = ", ".join(sorted(networks))
             raise TargetUnreachable(f"the engine has no network {name!r}; it has {names}")
 
-    def _meet(self, key: str) -> dict[str, Any] | None:
-        """Return the container there is; NothingStarted when the engine does not answer."""
+    def _find_before_launch(self, key: str) -> dict[str, Any] | None:
+        """Return the existing container. Raise NothingStarted if the engine does not answer."""
         try:
-            with self._asking() as api:
+            with self._engine_api() as api:
                 return self._find(api, key)
         except TargetUnreachable as error:
             raise NothingStarted(str(error)) from None
 
     def _find(self, api: Any, key: str) -> dict[str, Any] | None:
-        return next(iter(_ours(api, f"{_LABEL}={key}")), None)
+        return next(iter(_list_containers(api, f"{_LABEL}={key}")), None)
 
     def _create(self, api: Any, launch: Launch) -> dict[str, Any]:
         plan = self.plan(launch)
-        have_image(api, self._engine, plan["image"], launch)
-        limits = {name: plan.pop(name) for name in _LIMITS if name in plan}
-        if limits["nano_cpus"] > _cores(self._engine) * 1e9:
-            del limits["nano_cpus"]  # it has all there are
-        if cards := plan.pop("gpus", None):
-            limits["device_requests"] = [gpu_request(api.info(), cards)]
+        ensure_image(api, self._engine, plan["image"], launch)
+        host_fields = {name: plan.pop(name) for name in _HOST_CONFIG_FIELDS if name in plan}
+        if host_fields["nano_cpus"] > _cpu_count(self._engine) * 1e9:
+            del host_fields["nano_cpus"]  # no limit: the engine refuses more than it has
+        if gpus := plan.pop("gpus", None):
+            host_fields["device_requests"] = [gpu_request(api.info(), gpus)]
         binds = [f"{volume}:{path}" for volume, path in plan.pop("volumes").items()]
-        settings = api.create_host_config(binds=binds, **limits)
-        if cache := own_cache(api.inspect_image(plan["image"])):
+        host_config = api.create_host_config(binds=binds, **host_fields)
+        if cache := user_cache(api.inspect_image(plan["image"])):
             plan["labels"] |= {_CACHE_LABEL: cache}
-            plan["environment"] = {"UV_CACHE_DIR": f"{cache}/uv"}  # there may be no home for it
+            plan["environment"] = {"UV_CACHE_DIR": f"{cache}/uv"}  # the user may have no home
+        show_lease(self._lease)
         try:
-            api.create_container(host_config=settings, working_dir="/", **plan)
+            api.create_container(host_config=host_config, working_dir="/", **plan)
         except APIError as error:
-            if not _says(error, *_GONE):  # another has made it at this moment
+            if not _mentions(error, *_NAME_TAKEN_ERRORS):  # a concurrent launch has created it
                 raise _rejection(error, plan["image"]) from error
-        deadline = time.monotonic() + _MAKING
-        while (found := self._find(api, launch.key)) is None:  # its name is taken, and no more yet
+        deadline = time.monotonic() + _CREATE_SECONDS
+        # the name may be taken before the container can be listed
+        while (container := self._find(api, launch.key)) is None:
             if time.monotonic() > deadline:
-                raise TargetUnreachable("its container went away while it was made")
+                raise TargetUnreachable("the container disappeared while it was created")
             time.sleep(0.02)
-        return found
+        return container
 
-    def _start(self, api: Any, launch: Launch, found: dict[str, Any]) -> None:
-        begun = found["State"] not in ("created", "configured", "initialized")
-        if begun and self._observe(api, Handle(launch.key), found).phase is Phase.EXITED:
+    def _start(self, api: Any, launch: Launch, container: dict[str, Any]) -> None:
+        was_started = container["State"] not in ("created", "configured", "initialized")
+        if was_started and self._observe(api, Handle(launch.key), container).phase is Phase.EXITED:
             return
         image = image_of(launch.environment, self.config.image)
-        cache = found["Labels"].get(_CACHE_LABEL, CACHE)
+        cache = container["Labels"].get(_CACHE_LABEL, CACHE)
         if cache != CACHE:
             folders = "compiled", os.path.relpath(cache, CACHE)
-            api.put_archive(found["Id"], CACHE, tar({}, folders=folders))
+            api.put_archive(container["Id"], CACHE, pack_tar({}, folders=folders))
         api.put_archive(
-            found["Id"], "/", lay_in(launch, image, cache=cache, linger=self.config.linger)
+            container["Id"],
+            "/",
+            pack_payload(launch, image, cache=cache, linger=self.config.linger),
         )
-        if said := what_was_said(launch):
-            log = f"retarget/launches/{launch.key}/streams/prepare"
-            api.put_archive(found["Id"], "/", tar({log: said.encode()}))
-        if wants_packages(launch):
-            bring_uv(api, found["Id"])
+        if build_log := pop_build_log(launch):
+            log_path = f"retarget/launches/{launch.key}/streams/prepare"
+            api.put_archive(container["Id"], "/", pack_tar({log_path: build_log.encode()}))
+        if needs_packages(launch) or launch.required_packages:
+            copy_uv(api, container["Id"])
+        show_lease(self._lease)
         try:
-            api.start(found["Id"])
+            api.start(container["Id"])
         except APIError as error:
             with suppress(DockerException):
-                api.remove_container(found["Id"], force=True)
+                api.remove_container(container["Id"], force=True)
             raise _rejection(error, image) from error
 
-    def _observe(self, api: Any, handle: str, found: dict[str, Any] | None) -> Observation:
-        if found is None or found["State"] in ("removing", "dead"):
+    def _observe(self, api: Any, handle: str, container: dict[str, Any] | None) -> Observation:
+        if container is None or container["State"] in ("removing", "dead"):
             return Observation(phase=Phase.GONE)
-        if found["State"] in ("running", "paused", "restarting"):
+        if container["State"] in ("running", "paused", "restarting"):
             return Observation(phase=Phase.RUNNING)
-        self._let_go(handle)
-        return ending(api, found["Id"], handle)
+        self._release_agent(handle)
+        return read_exit(api, container["Id"], handle)
 
-    # -- the way to what is in them
+    # -- agents in containers
 
-    def _link(self, key: str, url: str) -> None:
-        """Have an agent in the container, through which its runner reaches the server."""
-        _urls[self._engine] = url
-        host = self._host(key)
-        host.lead_to(url, DOOR)
-        with suppress(TargetUnreachable):  # it is tried whenever there is a link
-            together([host.asking("door", name=DOOR, patience=10.0)])
+    def _connect_agent(self, key: str, url: str) -> None:
+        """Start an agent in the container, through which the runner reaches the server."""
+        _server_urls[self._engine] = url
+        agent = self._agent(key)
+        agent.relay_to(url, RELAY_PORT)
+        with suppress(TargetUnreachable):  # the port is requested again at every reconnect
+            run_all([agent.request_async("relay_port", name=RELAY_PORT, timeout=10.0)])
 
-    def _host(self, key: str) -> Host:
+    def _agent(self, key: str) -> AgentClient:
         identity = os.getpid(), self._engine, key
-        with _turn:
-            if identity not in _hosts:
+        with _agents_lock:
+            if identity not in _agents:
                 command = ["agent", ROOT]
-                way = Way(lambda: client(self._engine), f"retarget-{key}", command)
-                _hosts[identity] = Host(f"container {key[:12]}", way.enter, None)
-            return _hosts[identity]
+                transport = DockerExecTransport(
+                    lambda: client(self._engine), f"retarget-{key}", command
+                )
+                _agents[identity] = AgentClient(f"container {key[:12]}", transport.open, None)
+            return _agents[identity]
 
-    def _let_go(self, key: str) -> None:
-        with _turn:
-            host = _hosts.pop((os.getpid(), self._engine, key), None)
-        if host is not None:
-            host.release()
-
-    def _is_here(self) -> bool:
-        return self._engine.startswith("unix://")
+    def _release_agent(self, key: str) -> None:
+        with _agents_lock:
+            agent = _agents.pop((os.getpid(), self._engine, key), None)
+        if agent is not None:
+            agent.release()
 
     @contextmanager
-    def _asking(self) -> Generator[Any]:
-        """Ask the engine, and say what is wrong when it does not answer."""
+    def _engine_api(self) -> Generator[Any]:
+        """Yield the client of the engine. Its errors are raised as TargetUnreachable."""
         try:
             api = client(self._engine)
         except (DockerException, OSError, ValueError) as error:
-            raise self._silent(error) from error
+            raise self._unreachable(error) from error
         try:
             yield api
         except APIError as error:
-            raise TargetUnreachable(f"the engine says: {error.explanation or error}") from error
+            raise TargetUnreachable(f"the engine reported: {error.explanation or error}") from error
         except (DockerException, requests.RequestException, ConnectionError) as error:
-            raise self._silent(error) from error
+            raise self._unreachable(error) from error
         except OSError as error:
-            raise TargetUnreachable(f"the server cannot do its own part of it: {error}") from error
+            raise TargetUnreachable(f"the server failed, not the engine: {error}") from error
 
-    def _silent(self, error: Exception) -> TargetUnreachable:
-        why = last_words(self._engine) or cause(error)
+    def _unreachable(self, error: Exception) -> TargetUnreachable:
+        reason = last_error(self._engine) or root_cause(error)
         return TargetUnreachable(
-            f"the container engine at {self._engine} does not answer: {why}; see that it runs, "
-            "and that the server's user may use it"
+            f"the container engine at {self._engine} does not answer: {reason}; check that it "
+            "runs and that the server's user may use it"
         )
 
 
-_LIMITS = ("nano_cpus", "mem_limit", "memswap_limit", "network_mode")
-_hosts: dict[tuple[int, str, str], Host] = {}
-_urls: dict[str, str] = {}  # where the server is that has last launched something
-_turn = threading.Lock()
+_HOST_CONFIG_FIELDS = ("nano_cpus", "mem_limit", "memswap_limit", "network_mode")
+_agents: dict[tuple[int, str, str], AgentClient] = {}
+_server_urls: dict[str, str] = {}  # by engine: the URL of the server that launched last
+_agents_lock = threading.Lock()
 
 
 @contextmanager
-def _alone(key: str) -> Generator[None]:
-    """Have no other process or thread of this machine launch the same meanwhile.
+def _exclusive_launch(key: str) -> Generator[None]:
+    """Keep other processes and threads of this machine from launching the same key.
 
-    What is laid into a container is not there at once, and may be read when it is half there.
+    Files are not copied into a container atomically: another launch could read half of one.
     """
-    place = zipapp().parent / f"{blake2b(key.encode(), digest_size=1).hexdigest()}.lock"
-    with place.open("ab") as lock:
+    path = runner_zipapp().parent / f"{blake2b(key.encode(), digest_size=1).hexdigest()}.lock"
+    with path.open("ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _ours(api: Any, label: str = _LABEL) -> list[dict[str, Any]]:
+def _list_containers(api: Any, label: str = _LABEL) -> list[dict[str, Any]]:
     return api.containers(all=True, filters={"label": [label]})
 
 
 @lru_cache(maxsize=64)
-def _cores(engine: str) -> int:
+def _cpu_count(engine: str) -> int:
     return int(client(engine).info()["NCPU"])
 
 
 def _rejection(error: APIError, image: str) -> LaunchRejected:
-    said = str(error.explanation or error)
-    if _says(error, *_NO_COMMAND):
+    message = str(error.explanation or error)
+    if _mentions(error, *_NO_COMMAND_ERRORS):
         return LaunchRejected(
-            f"image {image!r} has no Python for the runner: {said}; take one that has Python 3.8 "
-            "or newer, or say where it is with --python"
+            f"image {image!r} has no Python for the runner: {message}; use an image with Python "
+            "3.8 or newer, or set its path with --python"
         )
-    return LaunchRejected(f"no container could be made of image {image!r}: {said}")
+    return LaunchRejected(f"no container could be created from image {image!r}: {message}")
 
 
-def _says(error: APIError, *words: str) -> bool:
-    said = str(error.explanation or error).lower()
-    return any(each in said for each in words)
+def _mentions(error: APIError, *phrases: str) -> bool:
+    message = str(error.explanation or error).lower()
+    return any(phrase in message for phrase in phrases)
 
 
-def _name(version: dict[str, Any]) -> str:
+def _engine_version(version: dict[str, Any]) -> str:
     engine = str((version.get("Components") or [{"Name": "Docker"}])[0]["Name"])
     kind = "podman" if "podman" in engine.lower() else "docker"
     return f"{kind} {version['Version']}"

@@ -1,1 +1,1 @@
-"""What runs beside the user's script, the same on every target: standard library, Python >= 3.8."""
+"""The program that runs next to the user's script on every target: Python >= 3.8, stdlib only."""

@@ -1,8 +1,8 @@
-"""The user's process in a container: what starts it, how it ended, and that nothing is left.
+"""The containers of a launch: starts them, finds out how they ended, and removes them.
 
-A container shares network, memory segments and process numbers with its machine: ranks find each
-other as they do without, and what runs in it can be seen and signalled from outside. The engine's
-own command stands for it among our children; it writes the output and has the exit code.
+A container shares the network, IPC and pid namespaces of its host: ranks find each other as they
+do without containers, and its processes can be seen and signalled from outside. The engine's
+command is our child process. It writes the output, and its exit code is that of the container.
 """
 
 from __future__ import annotations
@@ -15,27 +15,37 @@ from collections.abc import Callable
 from typing import Any
 
 from retarget.runner import memory
+from retarget.runner.container_secrets import (
+    SHELL,
+    add_secrets,
+    can_be_exported,
+    remove_secrets,
+    secrets_folder,
+    with_secrets,
+    write_secrets,
+)
 from retarget.runner.engine import Engine, find_engine, mount
+from retarget.runner.error_lines import engine_sentence
 from retarget.runner.errors import Ended, Unprepared
 from retarget.runner.folder import Folder
 from retarget.runner.processes import Process, end, processes
-from retarget.runner.sentences import engine_sentence
 
 _NO_ENGINE = (
-    "environment: image needs a container engine, and this machine has none that answers; "
-    "install Docker or Podman, or see that it runs and that this user may use it"
+    "environment: image needs a container engine, and none answers on this machine; "
+    "install Docker or Podman, or check that it runs and that this user may use it"
 )
-# What decides how the engine's own command works: a job's value for it goes past that command.
-_ITS_OWN = re.compile(
+# Variables that the engine's command itself reads: a job's value must not reach that command.
+_ENGINE_VARIABLES = re.compile(
     r"PATH|HOME|TMPDIR|XDG_.*|DOCKER_.*|CONTAINER.*|LD_.*|SSL_.*|GO.*|REGISTRY_.*"
 )
-_FROM_MACHINE = (
+_HOST_VARIABLES = (
     "TZ", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
 )  # fmt: skip
-_DEADLY = (1, 2, 3, 4, 6, 7, 8, 9, 11, 13, 15)  # signals that end a program, as 128 + n
-_LAST_WORDS = 3.0  # seconds that an engine's command has to end after all in its container has
-_TRIES = 5
-_NOT_THERE = 127  # what engines and shells end with when there is no such command
+_FATAL_SIGNALS = (1, 2, 3, 4, 6, 7, 8, 9, 11, 13, 15)  # shown as exit code 128 + n
+_COMMAND_EXIT_SECONDS = 3.0  # for an engine's command to exit after its container is empty
+_REMOVE_TRIES = 5
+_NO_DETACH_KEYS = "ctrl-@,ctrl-_,ctrl-@,ctrl-_"  # nobody types these: all keys reach the program
+_COMMAND_NOT_FOUND = 127  # the exit code of engines and shells
 
 
 def engine_of(node: dict[str, Any]) -> Engine:
@@ -46,7 +56,7 @@ def engine_of(node: dict[str, Any]) -> Engine:
 
 
 class Containers:
-    """The containers of one launch, one for each rank."""
+    """The containers of one launch, one per rank."""
 
     def __init__(self, engine: Engine, folder: Folder, launch: dict[str, Any], cache: str) -> None:
         self._engine = engine
@@ -54,64 +64,69 @@ class Containers:
         self._launch = launch
         self._cache = cache
         self._image = ""
-        self._called = str(launch["environment"]["image"] or launch["environment"]["dockerfile"])
-        self._image_env: dict[str, str] = {}
+        environment = launch["environment"]
+        self._image_title = str(environment["image"] or environment["dockerfile"])
+        self._image_variables: dict[str, str] = {}
+        self._are_secrets_chosen = False
+        self._secrets: list[str] = []  # the names of those that are passed through a file
 
     def use(self, image: str) -> None:
-        """Take an image that is here."""
-        known = self._engine.image(image)
-        if known is None:
+        """Use an image that the engine has."""
+        description = self._engine.image(image)
+        if description is None:
             raise Unprepared(f"environment: image {image!r} was removed while it was needed")
         self._image = image
-        given: list[str] = known["Config"].get("Env") or []
-        pairs = (text.partition("=") for text in given)
-        self._image_env = {name: value for name, _, value in pairs}
-        self._id = str(known["Id"]).rpartition(":")[2]
+        lines: list[str] = description["Config"].get("Env") or []
+        pairs = (line.partition("=") for line in lines)
+        self._image_variables = {name: value for name, _, value in pairs}
+        self._id = str(description["Id"]).rpartition(":")[2]
 
     def variables(self) -> dict[str, str]:
-        """Return what a process in it gets beside the image's own, and not from the launch."""
-        env = {name: os.environ[name] for name in _FROM_MACHINE if os.environ.get(name)}
-        if self._image_env.get("PYTHONPATH"):  # ours is added to it
-            env["PYTHONPATH"] = self._image_env["PYTHONPATH"]
+        """Return the variables that come neither from the image nor from the launch."""
+        variables = {name: os.environ[name] for name in _HOST_VARIABLES if os.environ.get(name)}
+        if self._image_variables.get("PYTHONPATH"):  # the folder of `track` is appended to it
+            variables["PYTHONPATH"] = self._image_variables["PYTHONPATH"]
         home = self._folder.file("home")
         os.makedirs(home, mode=0o700, exist_ok=True)
         user = os.environ.get("USER") or _user_name()
-        env.update(HOME=home, USER=user, LOGNAME=user)
-        return env
+        variables.update(HOME=home, USER=user, LOGNAME=user)
+        return variables
 
-    def resolve(self, words: list[str]) -> list[str]:
-        """Return the command as it is called in the container."""
-        word = words[0]
-        if word == "python":
-            return [self._python(), *words[1:]]
-        if "/" in word and not word.startswith("/"):
-            path = os.path.join(self._folder.work, word)
+    def resolve(self, argv: list[str]) -> list[str]:
+        """Return the command with the program as a path or name in the container."""
+        self._choose_secrets()
+        program = argv[0]
+        if program == "python":
+            return [self._python(), *argv[1:]]
+        if "/" in program and not program.startswith("/"):
+            path = os.path.join(self._folder.work, program)
             if not os.path.exists(path):
-                raise Ended("failed", f"there is no command {word!r} in the code", 127)
+                raise Ended("failed", f"command {program!r} not found in the code", 127)
             if not os.access(path, os.X_OK):
-                raise Ended("failed", f"{word!r} cannot be run: it is not executable", 126)
-            return [path, *words[1:]]
-        return words
+                raise Ended("failed", f"{program!r} cannot be run: it is not executable", 126)
+            return [path, *argv[1:]]
+        return argv
 
     def wrap(
-        self, rank: int, words: list[str], env: dict[str, str]
+        self, rank: int, argv: list[str], variables: dict[str, str]
     ) -> tuple[list[str], dict[str, str]]:
-        """Return the engine's command for a rank, and the variables of that command itself.
+        """Return the engine's command for a rank, and the variables of that command.
 
-        Values go through the latter: they may be secret, and a command line is everybody's.
+        Values are passed as variables of the command: they may be secret, and everybody can read
+        a command line.
         """
-        given = dict(env)
+        inside = {name: value for name, value in variables.items() if name not in self._secrets}
         gpus = _gpus(self._launch)
-        if gpus and given.get("CUDA_VISIBLE_DEVICES") == ",".join(gpus):
-            # in it they are counted anew
-            given["CUDA_VISIBLE_DEVICES"] = ",".join(str(number) for number in range(len(gpus)))
-        around = dict(os.environ)
+        if gpus and inside.get("CUDA_VISIBLE_DEVICES") == ",".join(gpus):
+            # in the container they are numbered from 0
+            inside["CUDA_VISIBLE_DEVICES"] = ",".join(str(number) for number in range(len(gpus)))
+        outside = dict(os.environ)
         options: list[str] = []
-        for name, value in given.items():
-            if _ITS_OWN.fullmatch(name):
+        for name, value in inside.items():
+            if _ENGINE_VARIABLES.fullmatch(name):
                 options += ["-e", f"{name}={value}"]
             else:
-                around[name] = value
+                outside[name] = value
                 options += ["-e", name]
         command = run_command(
             self._engine, self._name(rank), self._launch["key"], self._limits(), gpus
@@ -120,86 +135,145 @@ class Containers:
         for folder in (self._folder.work, self._folder.track, self._folder.file("home")):
             command += mount(folder, writable=True)
         command += mount(os.path.join(self._cache, "track"))
+        if self._secrets:
+            secrets = secrets_folder(self._launch["key"], rank)
+            write_secrets(secrets, {name: variables[name] for name in self._secrets})
+            command += mount(secrets, writable=True)
+            argv = with_secrets(secrets, argv)
         command += ["--cidfile", self._cidfile(rank), "--workdir", self._folder.work]
         options += ["-e", f"RETARGET_CONTAINER={self._name(rank)}"]
-        return [*command, *options, "--entrypoint", words[0], self._image, *words[1:]], around
+        return [*command, *options, "--entrypoint", argv[0], self._image, *argv[1:]], outside
 
-    def failure(self, rank: int, who: str, code: int) -> str:
-        """Say how it ended; `code` is what the engine's command ended with, and not 0."""
-        known = self._engine.container(self._name(rank))
-        state: dict[str, Any] = known["State"] if known else {}
+    def wrap_exec(
+        self, rank: int, argv: list[str], variables: dict[str, str], more: dict[str, str]
+    ) -> tuple[list[str], dict[str, str]]:
+        """Return the engine's command for another process in the container of a rank.
+
+        It has the variables of the container; `more` are its own.
+        """
+        command = [self._engine.path, "exec", "--interactive", "--workdir", self._folder.work]
+        if "TERM" in more:
+            command += ["--tty", "--detach-keys", _NO_DETACH_KEYS]
+        for name, value in more.items():
+            command += ["-e", f"{name}={value}"]
+        if self._secrets:
+            folder, name = secrets_folder(self._launch["key"], rank), os.urandom(8).hex()
+            add_secrets(folder, {name: variables[name] for name in self._secrets}, name)
+            argv = with_secrets(folder, argv, name)
+        return [*command, self._name(rank), *argv], dict(os.environ)
+
+    def failure(self, rank: int, title: str, code: int) -> str | None:
+        """Return why a rank failed; None if its program ended with this exit code by itself.
+
+        `code` is the exit code of the engine's command, not 0.
+        """
+        description = self._engine.container(self._name(rank))
+        state: dict[str, Any] = description["State"] if description else {}
         if str(state.get("StartedAt", "0001-")).startswith("0001-"):
-            return self._not_started(rank, code)
-        if code - 128 not in _DEADLY:
-            return f"{who} ended with exit code {code}"
+            return self._start_failure(rank, code)
+        if code - 128 not in _FATAL_SIGNALS:
+            return None
         if code - 128 == signal.SIGKILL and (
             state.get("OOMKilled") or _kernel_killed_in(self._id_of(rank))
         ):
-            return memory.sentence(self._limits().get("memory"))
-        return f"{who} was killed by {signal.Signals(code - 128).name}"
+            return memory.out_of_memory_message(self._limits().get("memory"))
+        return f"{title} was killed by {signal.Signals(code - 128).name}"
 
-    def end(self, grace: float, reap: Callable[[], object], commands: Callable[[], bool]) -> None:
-        """End whatever runs in them. `commands`: whether one of the engine's is still at work.
+    def end(
+        self, grace: float, reap: Callable[[], object], has_commands: Callable[[], bool]
+    ) -> None:
+        """End whatever runs in them. `has_commands`: whether a command of the engine is alive.
 
-        Such a one may be about to start a container, or have last words to write; both take a
-        moment, which it gets.
+        Such a command may be about to start a container, or have output to write. It gets a
+        moment for that.
         """
         end(self.members, grace, reap)
-        deadline = time.monotonic() + _LAST_WORDS
-        while commands() and time.monotonic() < deadline:
+        deadline = time.monotonic() + _COMMAND_EXIT_SECONDS
+        while has_commands() and time.monotonic() < deadline:
             reap()
             if self.members():
                 end(self.members, grace, reap)
             time.sleep(0.01)
 
     def remove(self) -> None:
-        """Remove them, with whatever is in them that could not be reached from here."""
+        """Remove them, with any process in them that could not be signalled from here."""
+        if self._launch.get("secrets", []):
+            remove_secrets(self._launch["key"], int(self._launch["processes_per_node"]))
         label = f"label=retarget.launch={self._launch['key']}"
-        said = ""
-        for _ in range(_TRIES):
-            listed = self._engine.ask("ps", "-aq", "--no-trunc", "--filter", label)
-            found, said = listed.stdout.split(), listed.stderr.strip()
-            if listed.returncode == 0 and not found:
+        error = ""
+        for _ in range(_REMOVE_TRIES):
+            listing = self._engine.ask("ps", "-aq", "--no-trunc", "--filter", label)
+            ids, error = listing.stdout.split(), listing.stderr.strip()
+            if listing.returncode == 0 and not ids:
                 return
-            if found:
-                self._engine.ask("rm", "-f", "-v", *found)
+            if ids:
+                self._engine.ask("rm", "-f", "-v", *ids)
             else:
                 time.sleep(0.2)
-        self._folder.say(f"retarget: a container may be left: {said[-300:]}")
+        self._folder.log(f"retarget: a container may not have been removed: {error[-300:]}")
 
     def members(self) -> list[Process]:
-        """List what runs in them: by the container's own cgroup, or by a mark of ours."""
+        """List the processes in them, by the container's cgroup or by our variable."""
         ranks = range(int(self._launch["processes_per_node"]))
-        ids = [known for known in map(self._id_of, ranks) if known]
+        ids = [container for container in map(self._id_of, ranks) if container]
         mark = f"RETARGET_CONTAINER=retarget-{self._launch['key']}-"
         return [process for process in processes() if _is_in(process.pid, ids, mark.encode())]
 
+    def _choose_secrets(self) -> None:
+        """Choose the secrets that go through a file: all of them, if the image has a shell."""
+        if self._are_secrets_chosen:
+            return
+        self._are_secrets_chosen = True
+        names: list[str] = self._launch.get("secrets", [])
+        if names and self._find_program("shells", (SHELL,), ":"):
+            self._secrets = [name for name in names if can_be_exported(name)]
+        others = [name for name in names if name not in self._secrets]
+        for name in others:
+            if _ENGINE_VARIABLES.fullmatch(name):
+                reason = f"secret {name} cannot be passed to image {self._image_title!r}"
+                raise Ended("failed", f"{reason}, which has no {SHELL}; rename the secret", 125)
+        if others:
+            self._folder.log(
+                f"retarget: {', '.join(others)}: visible in `{self._engine.kind} inspect` while "
+                f"the job runs, because image {self._image_title!r} has no {SHELL} to pass secrets "
+                "to, or because a shell cannot set a variable of this name"
+            )
+
     def _python(self) -> str:
-        """Return what the image calls its Python; asked once for each image."""
-        path = os.path.join(self._cache, "pythons", self._id)
+        """Return the name of the image's Python; the engine is asked once per image."""
+        name = self._find_program("pythons", ("python3", "python"), "pass")
+        if not name:
+            raise Ended("failed", f"no Python was found in image {self._image_title!r}", 127)
+        return name
+
+    def _find_program(self, kind: str, names: tuple[str, ...], code: str) -> str:
+        """Return the first of these programs that the image has and that runs `code`, or ""."""
+        path = os.path.join(self._cache, kind, self._id)
         try:
             with open(path, encoding="ascii") as file:
                 return file.read()
         except FileNotFoundError:
             pass
-        for name in ("python3", "python"):
-            words = ["run", "--rm", "--network", "none", "--entrypoint", name, self._image]
-            label = ["--label", f"retarget.launch={self._launch['key']}"]
-            answer = self._engine.ask(*words[:1], *label, *words[1:], "-c", "pass")
-            if answer.returncode not in (0, _NOT_THERE):
-                why = engine_sentence(answer.stderr or answer.stdout)
-                raise Ended("failed", f"its container could not be started: {why}", 125)
-            if answer.returncode == 0:
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                part = f"{path}.{os.getpid()}.part"
-                with open(part, "w", encoding="ascii") as file:
-                    file.write(name)
-                os.rename(part, path)
-                return name
-        raise Ended("failed", f"there is no python in image {self._called!r}", 127)
+        name = next((name for name in names if self._has_program(name, code)), "")
+        if name:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            part = f"{path}.{os.getpid()}.part"
+            with open(part, "w", encoding="ascii") as file:
+                file.write(name)
+            os.rename(part, path)
+        return name
+
+    def _has_program(self, name: str, code: str) -> bool:
+        label = ["--label", f"retarget.launch={self._launch['key']}"]
+        options = ["--rm", "--network", "none", "--entrypoint", name]
+        answer = self._engine.ask("run", *label, *options, self._image, "-c", code)
+        if answer.returncode not in (0, _COMMAND_NOT_FOUND):
+            cause = engine_sentence(answer.stderr or answer.stdout)
+            raise Ended("failed", f"the container could not be started: {cause}", 125)
+        return answer.returncode == 0
 
     def _limits(self) -> dict[str, Any]:
-        """Return each container's part of what the launch was given here."""
+        """Return the CPUs and memory of one container: a rank's part of the allocation."""
         count = int(self._launch["processes_per_node"])
         total = self._launch["memory"]
         return {
@@ -207,12 +281,12 @@ class Containers:
             "memory": int(total) // count if total else None,
         }
 
-    def _not_started(self, rank: int, code: int) -> str:
-        if code == _NOT_THERE:
-            word = self._launch["command"][0]
-            return f"there is no command {word!r} in image {self._called!r}"
-        said = _said(os.path.join(self._folder.streams, _stream(self._launch, rank)))
-        return f"its container could not be started: {said}"
+    def _start_failure(self, rank: int, code: int) -> str:
+        if code == _COMMAND_NOT_FOUND:
+            program = self._launch["command"][0]
+            return f"command {program!r} not found in image {self._image_title!r}"
+        cause = _engine_error(os.path.join(self._folder.streams, _stream(self._launch, rank)))
+        return f"the container could not be started: {cause}"
 
     def _name(self, rank: int) -> str:
         return f"retarget-{self._launch['key']}-{rank}"
@@ -231,10 +305,10 @@ class Containers:
 def run_command(
     engine: Engine, name: str, key: str, limits: dict[str, Any], gpus: list[str]
 ) -> list[str]:
-    """Return how a container is started, up to its folders, variables and command. Pure."""
+    """Return the engine's command, up to the folders, variables and command. Pure."""
     command = [engine.path, "run", "--name", name, "--label", f"retarget.launch={key}"]
     command += ["--network", "host", "--ipc", "host", "--pid", "host"]
-    # its output is in our file; a second copy in the engine's would only fill the disk
+    # the output is in our file: a second copy in the engine's log would only fill the disk
     command += ["--log-driver", "none", "--no-healthcheck", "--security-opt", "label=disable"]
     command += _user(engine)
     if engine.limits:
@@ -250,17 +324,17 @@ def run_command(
 
 
 def _user(engine: Engine) -> list[str]:
-    """Have files come out as this user's own."""
-    own = f"{os.getuid()}:{os.getgid()}"
-    if engine.kind == "podman" and engine.rootless and _has_further_ids():
-        return ["--user", own, "--userns", "keep-id"]
+    """Return the options that make this user the owner of the files a container writes."""
+    user = f"{os.getuid()}:{os.getgid()}"
+    if engine.kind == "podman" and engine.rootless and _has_subordinate_ids():
+        return ["--user", user, "--userns", "keep-id"]
     if engine.rootless:
-        return ["--user", "0:0"]  # its root is this user outside
-    return ["--user", own] if engine.kind == "podman" else ["--user", own, "--userns", "host"]
+        return ["--user", "0:0"]  # root in the container is this user outside
+    return ["--user", user] if engine.kind == "podman" else ["--user", user, "--userns", "host"]
 
 
-def _has_further_ids() -> bool:
-    """Tell whether this user may map other ids than its own, which Podman needs to keep that."""
+def _has_subordinate_ids() -> bool:
+    """Return whether this user may map further ids, which Podman's keep-id requires."""
     names = {_user_name().encode(), str(os.getuid()).encode()}
     return all(
         any(line.split(b":")[0] in names for line in _lines(path, b"\n"))
@@ -269,7 +343,7 @@ def _has_further_ids() -> bool:
 
 
 def _gpus(launch: dict[str, Any]) -> list[str]:
-    return [str(gpu) for share in launch["shares"][:1] for gpu in share["gpus"]]
+    return [str(gpu) for allocation in launch["allocations"][:1] for gpu in allocation["gpus"]]
 
 
 def _stream(launch: dict[str, Any], rank: int) -> str:
@@ -277,8 +351,8 @@ def _stream(launch: dict[str, Any], rank: int) -> str:
     return "output" if world == 1 else f"rank-{rank}"
 
 
-def _said(path: str) -> str:
-    """Return the sentence in which an engine says why it did not start a container."""
+def _engine_error(path: str) -> str:
+    """Return the engine's sentence in this output about why it did not start a container."""
     with open(path, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - 8192))
         lines = file.read().decode("utf-8", "replace").splitlines()
@@ -286,13 +360,13 @@ def _said(path: str) -> str:
         match = re.match(r"(?:docker: |Error: )(?:Error response from daemon: )?(.+)", line)
         if match:
             return match[1].rstrip(".")
-    return "its engine did not say why"
+    return "the engine gave no reason"
 
 
 def _is_in(pid: int, ids: list[str], mark: bytes) -> bool:
     for line in _lines(f"/proc/{pid}/cgroup", b"\n") if ids else ():
         text = line.decode("utf-8", "replace")
-        if any(known in text for known in ids) and "conmon" not in text:
+        if any(container in text for container in ids) and "conmon" not in text:
             return True
     return any(entry.startswith(mark) for entry in _lines(f"/proc/{pid}/environ", b"\0"))
 
@@ -305,22 +379,25 @@ def _lines(path: str, separator: bytes) -> list[bytes]:
         return []
 
 
-def _kernel_killed_in(known: str) -> bool:
-    """Look into the kernel's messages, where one may: some engines do not notice such an end."""
+def _kernel_killed_in(container: str) -> bool:
+    """Return whether the kernel log, if it is readable, has an OOM kill in this container.
+
+    Some engines do not notice one.
+    """
     try:
         log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        while known:
+        while container:
             try:
                 record = os.read(log, 8192)
             except BrokenPipeError:
-                continue  # overwritten while it was read
-            if b"oom-kill:" in record and known.encode() in record:
+                continue  # the record was overwritten while it was read
+            if b"oom-kill:" in record and container.encode() in record:
                 return True
     except OSError:
-        pass  # the last was read
+        pass  # that was the last record
     finally:
         os.close(log)
     return False

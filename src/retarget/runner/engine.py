@@ -1,4 +1,4 @@
-"""The container engine of this machine: Docker or Podman, by its command line."""
+"""The container engine of this host: Docker or Podman, through its command line."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import shutil
 import subprocess
 from typing import Any
 
-_PATIENCE = 20.0  # seconds an engine may take to answer; one that is there takes 0.1
-_DOCKER = (
+_TIMEOUT_SECONDS = 20.0  # a healthy engine answers within 0.1 s
+_DOCKER_FORMAT = (
     '{"version": {{json .ServerVersion}}, "security": {{json .SecurityOptions}}, '
     '"runtimes": {{json .Runtimes}}}'
 )
-_PODMAN = "{{json .Version.Version}} {{json .Host.Security.Rootless}} {{json .Host.CgroupsVersion}}"
+_PODMAN_FORMAT = (
+    "{{json .Version.Version}} {{json .Host.Security.Rootless}} {{json .Host.CgroupsVersion}}"
+)
 
 
 class Engine:
-    """One that answers.
+    """An engine that answers.
 
-    `limits`: whether it can hold a container to CPUs and memory. `hooks`: whether it gives GPUs by
-    NVIDIA's runtime; otherwise by their CDI names, where it has any.
+    `limits`: whether it can limit the CPUs and memory of a container. `hooks`: whether it passes
+    GPUs through NVIDIA's runtime; otherwise it uses their CDI names.
     """
 
     def __init__(  # noqa: PLR0913
@@ -41,77 +43,77 @@ class Engine:
     def __str__(self) -> str:
         return f"{self.kind} {self.version}"
 
-    def ask(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a short command of the engine. One that hangs counts as failed."""
-        return _ask([self.path, *words])
+    def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a short command of the engine. A timeout counts as a failure."""
+        return _run([self.path, *arguments])
 
     def image(self, name: str) -> dict[str, Any] | None:
-        """Return what the engine knows of an image, or None when it does not have it."""
+        """Return the engine's description of an image, or None if it does not have it."""
         return self._inspect("image", "inspect", name)
 
     def container(self, name: str) -> dict[str, Any] | None:
         return self._inspect("container", "inspect", name)
 
-    def _inspect(self, *words: str) -> dict[str, Any] | None:
-        answer = self.ask(*words)
-        found: list[dict[str, Any]] = []
+    def _inspect(self, *arguments: str) -> dict[str, Any] | None:
+        answer = self.ask(*arguments)
+        objects: list[dict[str, Any]] = []
         if answer.returncode == 0:
-            found = json.loads(answer.stdout)
-        return found[0] if found else None
+            objects = json.loads(answer.stdout)
+        return objects[0] if objects else None
 
 
-def find_engine(asked: str | None = None) -> Engine | None:
-    """Return the engine that is asked for, or else the first that answers, Docker before Podman."""
-    for name in (asked,) if asked else ("docker", "podman"):
-        path = shutil.which(name)
-        engine = _meet(path) if path else None
+def find_engine(name: str | None = None) -> Engine | None:
+    """Return the engine of this name, or else the first that answers, Docker before Podman."""
+    for candidate in (name,) if name else ("docker", "podman"):
+        path = shutil.which(candidate)
+        engine = _connect(path) if path else None
         if engine is not None:
             return engine
     return None
 
 
 def name_engine() -> str:
-    """Name the engine of this machine and its version, or return nothing.
+    """Return the name and version of this host's engine, or an empty string.
 
-    Much cheaper than to find it: Podman, which has no server that could be down, is not tried.
+    Much cheaper than `find_engine`: Podman has no server that could be down, so it is not tried.
     """
     for name in ("docker", "podman"):
         path = shutil.which(name)
-        said = _ask([path, "--version"]).stdout.lower() if path else ""
-        if "podman" in said:  # `docker` may be Podman under another name
-            return f"podman {said.split()[-1]}"
+        output = _run([path, "--version"]).stdout.lower() if path else ""
+        if "podman" in output:  # `docker` may be Podman under another name
+            return f"podman {output.split()[-1]}"
         if path:
-            version = _ask([path, "version", "--format", "{{.Server.Version}}"]).stdout.strip()
+            version = _run([path, "version", "--format", "{{.Server.Version}}"]).stdout.strip()
             if version:
-                return f"docker {_plain(version)}"
+                return f"docker {_without_build(version)}"
     return ""
 
 
-def _plain(version: str) -> str:
+def _without_build(version: str) -> str:
     return version.partition("+")[0]
 
 
-def _meet(path: str) -> Engine | None:
+def _connect(path: str) -> Engine | None:
     # `docker` may be Podman under another name
-    if "podman" in _ask([path, "--version"]).stdout.lower():
-        answer = _ask([path, "info", "--format", _PODMAN])
+    if "podman" in _run([path, "--version"]).stdout.lower():
+        answer = _run([path, "info", "--format", _PODMAN_FORMAT])
         if answer.returncode != 0:
             return None
-        version, rootless, cgroups = (json.loads(word) for word in answer.stdout.split())
+        version, rootless, cgroups = (json.loads(value) for value in answer.stdout.split())
         return Engine(path, "podman", version, rootless, limits=not rootless or cgroups == "v2")
-    answer = _ask([path, "info", "--format", _DOCKER])
+    answer = _run([path, "info", "--format", _DOCKER_FORMAT])
     if answer.returncode != 0 or not answer.stdout.strip():
         return None
-    told = json.loads(answer.stdout)
-    rootless = any("name=rootless" in each for each in told["security"] or ())
-    version = _plain(told["version"])
+    info = json.loads(answer.stdout)
+    rootless = any("name=rootless" in option for option in info["security"] or ())
+    version = _without_build(info["version"])
     if not version:
         return None
-    hooks = "nvidia" in (told["runtimes"] or {})
+    hooks = "nvidia" in (info["runtimes"] or {})
     return Engine(path, "docker", version, rootless, limits=not rootless, hooks=hooks)
 
 
-def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             command,
@@ -120,7 +122,7 @@ def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
             stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",
-            timeout=_PATIENCE,
+            timeout=_TIMEOUT_SECONDS,
             cwd="/",
             check=False,
         )
@@ -129,13 +131,13 @@ def _ask(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def mount(source: str, target: str | None = None, *, writable: bool = False) -> list[str]:
-    """Return the option that shows a folder or file of this machine, by default at its own path."""
-    parts = ["type=bind", f"source={source}", f"target={target or source}"]
+    """Return the option that mounts a folder or file of this host, by default at its own path."""
+    fields = ["type=bind", f"source={source}", f"target={target or source}"]
     if not writable:
-        parts.append("readonly")
-    return ["--mount", ",".join(_quoted(part) for part in parts)]
+        fields.append("readonly")
+    return ["--mount", ",".join(_quote(field) for field in fields)]
 
 
-def _quoted(part: str) -> str:
-    """Return a field of comma-separated values."""
-    return '"' + part.replace('"', '""') + '"' if "," in part or '"' in part else part
+def _quote(field: str) -> str:
+    """Quote a field of comma-separated values."""
+    return '"' + field.replace('"', '""') + '"' if "," in field or '"' in field else field

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 
 class Unreachable(Exception):
-    """No server answers, or one that is not ours: try again."""
+    """No server answers, or another program does: try again."""
 
 
 class Over(Exception):
-    """The server says that this attempt is over: nothing more is wanted of it."""
+    """The server says that this attempt is over: it takes no more reports."""
 
 
 class Refused(Unreachable):
-    """The server says that this request will never do: whoever can, does without."""
+    """The server does not accept this request: continue without it if possible."""
+
+
+class NoSpace(Unreachable):
+    """The server's disk is full: try again later."""
 
 
 class Stopped(Exception):
-    """An order to stop came while something was being prepared."""
+    """The stop signal came during the preparation."""
 
 
 class Unprepared(Exception):
-    """The code or the environment cannot be had; the text is the reason the user reads."""
+    """The code or the environment could not be prepared; the message is the user's reason."""
 
 
 class Ended(Exception):
-    """The attempt is decided before the script started."""
+    """The attempt ended before the script started."""
 
     def __init__(self, outcome: str, reason: str, code: int | None = None) -> None:
         super().__init__(reason)

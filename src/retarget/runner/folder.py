@@ -1,15 +1,18 @@
-"""A launch's folder: what it is told, what it has done, and what came out, all on disk first.
+"""The folder of a launch, where everything is written to disk first.
 
-launch.json   what to run, what this machine offers, and where the server is now; written again at
-              every launch, because of the last
-runner.log    what the runner says of itself; locked by the one at work here, else there is none
-orders        a FIFO: a byte written to it makes the runner look at `cancel`
-cancel        there when the launch was told to stop
-events.jsonl  what happened, in order; the runner's memory and what it reports
+launch.json   what to run, what this host offers, and where the server is now; written at every
+              launch, because the server may have moved
+runner.log    the runner's own log; locked while a runner is alive
+stop          a FIFO: a byte written to it makes the runner check for `cancel`
+cancel        exists once the launch has been canceled
+exec          a socket that exists while the script runs: `retarget exec` runs commands beside it
+events.jsonl  what happened, in order: the runner's memory, and what it reports
 streams/      the bytes of each stream
-track/        what the script logs with `retarget.track`, and the artifacts it keeps with it
+merge.jsonl   which lines of stdout and stderr come next in the merged log, if they are two streams
+track/        what the script logs with `retarget.track`, and its artifacts
 work/         the user's code, `outputs/` and `logs/`
-done          what was events.jsonl, when nothing is left to do
+masked.part   a masked copy of a stream that will replace it, if the launch has secrets
+done          events.jsonl, renamed when there is nothing left to do
 """
 
 from __future__ import annotations
@@ -37,10 +40,10 @@ class Folder:
         return os.path.join(self.path, name)
 
     def acquire(self) -> bool:
-        """Take the lock, for this process or a runner it starts; False when another has it."""
+        """Take the lock, for this process or a runner it starts; False if another holds it."""
         self.lock = self.open_log()
         while not _flock(self.lock, fcntl.LOCK_EX):
-            # A driver that looks whether a runner is here shares the lock for an instant.
+            # A driver that checks for a runner shares the lock for an instant.
             if not _flock(self.lock, fcntl.LOCK_SH):
                 self.release()
                 return False
@@ -49,12 +52,12 @@ class Folder:
         return True
 
     def inherit(self, lock: int) -> None:
-        """Keep the lock that whoever started this runner took for it."""
-        os.set_inheritable(lock, False)  # nothing the script leaves behind may hold it
+        """Keep the lock that the parent process took for this runner."""
+        os.set_inheritable(lock, False)  # processes that the script leaves must not hold it
         self.lock = lock
 
     def release(self) -> None:
-        """Let go of the lock; one that a runner was given stays with it."""
+        """Release the lock. A runner that inherited it keeps it."""
         os.close(self.lock)
         self.lock = -1
 
@@ -63,7 +66,7 @@ class Folder:
             return json.load(file)
 
     def write(self, name: str, content: dict[str, Any]) -> None:
-        """Write a file that is there wholly or not at all."""
+        """Write a file atomically."""
         part = self.file(f"{name}.{os.getpid()}.part")
         with open(part, "w", encoding="utf-8") as file:
             json.dump(content, file)
@@ -73,12 +76,12 @@ class Folder:
         return os.path.exists(self.file(name))
 
     def open_log(self) -> int:
-        """Open what the runner says of itself, which is also what is locked."""
+        """Open the runner's own log, which is also the file that is locked."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         return os.open(self.file("runner.log"), flags, 0o600)
 
-    def say(self, text: str) -> None:
-        """Add a line of the runner's own to the stream the user reads before the script's."""
+    def log(self, text: str) -> None:
+        """Add a line of the runner to `prepare`, which the user reads before the output."""
         descriptor = self.open_stream("prepare")
         os.write(descriptor, (text.rstrip("\n") + "\n").encode("utf-8", "backslashreplace"))
         os.close(descriptor)
@@ -89,17 +92,17 @@ class Folder:
         return os.open(os.path.join(self.streams, name), flags, 0o600)
 
 
-def address(contact: dict[str, Any]) -> str:
-    """Return where the server is now: at the door that an agent keeps, if there is one."""
+def server_url(contact: dict[str, Any]) -> str:
+    """Return the present URL of the server: that of the agent's relay port, if there is one."""
     try:
-        with open(contact["door"], encoding="utf-8") as file:
+        with open(contact["relay_port"], encoding="utf-8") as file:
             return f"http://127.0.0.1:{int(json.load(file)['port'])}"
     except (OSError, ValueError, LookupError, TypeError):
         return str(contact["url"])
 
 
 def is_full(error: OSError) -> bool:
-    """Tell whether a disk has no room: it may have some later."""
+    """Return whether an error says that the disk is full, which may change."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -114,22 +117,39 @@ def _flock(lock: int, kind: int) -> bool:
 
 
 class Journal:
-    """The events of a launch. The last line may be torn by a kill; it then never happened."""
+    """The events of a launch. A last line that a kill cut short does not count.
 
-    def __init__(self, folder: Folder) -> None:
+    The number of an event is `seq`. Numbers have a gap if the journal lost events that the server
+    has: then a `forgotten` event follows the gap. A `damaged` event replaces what is unreadable.
+    """
+
+    def __init__(self, folder: Folder, events_acked: int = 0) -> None:
+        """`events_acked`: how many events the server had when this runner was launched."""
+        self._folder = folder.path
         self._path, self._done = folder.file("events.jsonl"), folder.file("done")
         self.events: list[dict[str, Any]] = []
+        self._file = self._open()
         self._load()
+        if self.seq < events_acked:
+            self._record("forgotten", {}, events_acked + 1)
 
-    def add(self, kind: str, **facts: Any) -> dict[str, Any]:
-        """Write an event down. Once this returns, a runner that takes over knows of it."""
-        event = dict(facts, seq=len(self.events) + 1, at=time.time(), kind=kind)
-        self._append((json.dumps(event) + "\n").encode())
-        self.events.append(event)
-        return event
+    @property
+    def seq(self) -> int:
+        """The number of the last event."""
+        return self.events[-1]["seq"] if self.events else 0
+
+    def add(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """Write an event. Once this returns, a runner that takes over knows about it."""
+        return self._record(kind, fields, self.seq + 1)
+
+    def sync(self) -> None:
+        """Make the events outlive a power cut, together with the folder of the launch."""
+        os.fdatasync(self._file)
+        for folder in (self._folder, os.path.dirname(self._folder)):
+            sync_folder(folder)
 
     def finish(self) -> None:
-        """Say that nothing is left to do."""
+        """Record that there is nothing left to do."""
         os.rename(self._path, self._done)
         os.close(self._file)
 
@@ -137,8 +157,18 @@ class Journal:
         """Return the last event of this kind."""
         return next((event for event in reversed(self.events) if event["kind"] == kind), None)
 
+    def after(self, seq: int, until: int) -> list[dict[str, Any]]:
+        """Return the events with numbers above `seq`, up to `until`."""
+        return [event for event in self.events if seq < event["seq"] <= until]
+
+    def _record(self, kind: str, fields: dict[str, Any], seq: int) -> dict[str, Any]:
+        event = dict(fields, seq=seq, at=time.time(), kind=kind)
+        self._append(_encode(event))
+        self.events.append(event)
+        return event
+
     def _append(self, line: bytes) -> None:
-        """Write a line wholly. On a full disk this waits for room: it must not be forgotten."""
+        """Write a whole line. On a full disk this waits, because no event may be lost."""
         size = os.fstat(self._file).st_size
         while True:
             try:
@@ -150,13 +180,58 @@ class Journal:
             os.ftruncate(self._file, size)
             time.sleep(0.2)
 
+    def _open(self) -> int:
+        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
     def _load(self) -> None:
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        whole = 0
+        size = 0
         with open(self._path, "rb") as file:
             for line in file:
                 if not line.endswith(b"\n"):
                     break
-                self.events.append(json.loads(line))
-                whole += len(line)
-        os.ftruncate(self._file, whole)
+                event = parse_event(line)
+                if event is None or event["seq"] <= self.seq:
+                    self._replace_damaged()
+                    return
+                self.events.append(event)
+                size += len(line)
+        os.ftruncate(self._file, size)
+
+    def _replace_damaged(self) -> None:
+        """Keep the events before the damage. It is replaced as a whole: nothing may be lost."""
+        event = {"seq": self.seq + 1, "at": time.time(), "kind": "damaged"}
+        part = f"{self._path}.part"
+        with open(part, "wb") as file:
+            file.writelines(_encode(event) for event in [*self.events, event])
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(part, self._path)
+        os.close(self._file)
+        self._file = self._open()
+        self.events.append(event)
+
+
+def parse_event(line: bytes) -> dict[str, Any] | None:
+    """Return the event in a line of a journal; None if it is damaged."""
+    try:
+        event: dict[str, Any] = json.loads(line)
+        is_event = type(event["seq"]) is int and type(event["kind"]) is str
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return event if is_event else None
+
+
+def _encode(event: dict[str, Any]) -> bytes:
+    return (json.dumps(event) + "\n").encode()
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in a folder outlive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that cannot do this for folders
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,7 +1,9 @@
-"""What goes over one pipe between a driver and the agent on its machine: requests, and doors.
+"""The link: requests and channels over the one pipe between a driver and its agent.
 
-Either end asks and answers; connections to a port on one machine are carried to the other. Each of
-them may have so much under way and no more, so that one that stalls holds up no other.
+Either end may send requests and open channels. The numbers of the driver are odd, those of the
+agent are even. A channel carries one connection: who opens it names its destination, and the other
+end accepts it or says why not. Every channel has a window, so that one that stalls does not block
+the others.
 """
 
 from __future__ import annotations
@@ -13,30 +15,42 @@ from typing import Any, Awaitable, Callable, Dict
 
 _HEAD = struct.Struct(">BII")
 _LENGTH = struct.Struct(">I")
-_REQUEST, _ANSWER, _OPEN, _DATA, _CLOSE, _MORE = range(1, 7)
+_REQUEST, _ANSWER, _OPEN, _ACCEPT, _DATA, _CLOSE, _MORE = range(1, 8)
 _CHUNK = 1 << 16
-_WINDOW = 1 << 20  # bytes of one connection that may be under way
-_LARGEST = 64 << 20  # of a frame: more is not ours
+_WINDOW_BYTES = 1 << 20  # sent in one channel and not yet acknowledged
+# a larger frame does not come from our other end
+_MAX_REQUEST_BYTES = 64 << 20  # or an answer
+_MAX_CHANNEL_BYTES = 1 << 16
+_MAX_REASON_CHARACTERS = 1000
+DRIVER, AGENT = 1, 2  # the roles of the ends, and their first numbers
 Answer = Callable[[Dict[str, Any], bytes], Awaitable[Any]]
 Opened = Callable[["Channel"], Awaitable[None]]
 
 
 class Broken(Exception):
-    """The link is no more, or what came over it is not of ours."""
+    """The link has closed, or received something that is not our protocol."""
 
 
 class Failed(Exception):
-    """The other end could not do what it was asked; the text says why."""
+    """The other end could not handle a request; the message says why."""
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)
         self.kind = kind
 
 
-class Link:
-    """One end. `reader` and `writer` are asyncio's, or behave like them."""
+class Refused(Exception):
+    """A channel was not opened; the message says why."""
 
-    def __init__(self, reader: Any, writer: Any, answer: Answer, opened: Opened) -> None:
+
+class Link:
+    """One end of the link. `reader` and `writer` are asyncio's, or behave like them.
+
+    `answer` handles a request of the other end. `opened` serves a channel that the other end opens:
+    it accepts it, or raises an error, whose message the other end gets.
+    """
+
+    def __init__(self, reader: Any, writer: Any, answer: Answer, opened: Opened, role: int) -> None:
         self._reader = reader
         self._writer = writer
         self._answer = answer
@@ -44,28 +58,31 @@ class Link:
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._channels: dict[int, Channel] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._last = 0
-        self.heard = asyncio.get_running_loop().time()
+        self._next = role
+        self.last_seen_at = asyncio.get_running_loop().time()
 
     async def run(self) -> None:
-        """Serve until the pipe ends. Whatever waits for something is told."""
+        """Serve until the pipe closes. Then pending requests fail and channels close.
+
+        Broken: the other end sent something that is not the protocol.
+        """
         try:
             while True:
                 kind, number, size = _HEAD.unpack(await self._reader.readexactly(_HEAD.size))
-                if size > _LARGEST:
+                most = _MAX_REQUEST_BYTES if kind in (_REQUEST, _ANSWER) else _MAX_CHANNEL_BYTES
+                if size > most:
                     raise Broken(f"a frame of {size} bytes")
                 content = await self._reader.readexactly(size) if size else b""
-                self.heard = asyncio.get_running_loop().time()
+                self.last_seen_at = asyncio.get_running_loop().time()
                 self._take(kind, number, content)
         except (asyncio.IncompleteReadError, OSError):
-            pass  # it has ended, or was cut
+            pass  # the pipe was closed or cut
         finally:
             self._end()
 
     async def ask(self, request: dict[str, Any], attached: bytes = b"") -> Any:
-        """Have the other end do something. Failed: it could not; Broken: nobody knows."""
-        self._last += 1
-        number, future = self._last, asyncio.get_running_loop().create_future()
+        """Send a request and return the answer. Failed: it was not done; Broken: unknown."""
+        number, future = self._new_number(), asyncio.get_running_loop().create_future()
         self._waiting[number] = future
         text = json.dumps(request).encode()
         try:
@@ -74,11 +91,14 @@ class Link:
         finally:
             self._waiting.pop(number, None)
 
-    async def open(self) -> Channel:
-        """Open a connection to where the other end's connections go."""
-        self._last += 1
-        channel = self._channels[self._last] = Channel(self, self._last)
-        await self.send(_OPEN, self._last)
+    async def open(self, destination: dict[str, Any]) -> Channel:
+        """Open a channel to a destination, such as {"to": "server"}, that the other end knows.
+
+        It can be used at once; `accepted` waits until the other end has accepted it.
+        """
+        number = self._new_number()
+        channel = self._channels[number] = Channel(self, number, destination)
+        await self.send(_OPEN, number, json.dumps(destination).encode())
         return channel
 
     async def send(self, kind: int, number: int, content: bytes = b"") -> None:
@@ -88,92 +108,162 @@ class Link:
         except OSError as error:
             raise Broken(str(error)) from None
 
-    def close(self, channel: Channel) -> None:
-        self._channels.pop(channel.number, None)
+    def remove(self, channel: Channel) -> bool:
+        """Forget a channel; return False if the other end has closed it."""
+        return self._channels.pop(channel.number, None) is not None
+
+    def abort(self) -> None:
+        """Close the pipe."""
+        self._writer.close()
+
+    def _new_number(self) -> int:
+        number = self._next
+        self._next += 2
+        return number
 
     def _take(self, kind: int, number: int, content: bytes) -> None:
-        if kind == _REQUEST:
-            self._start(self._respond(number, content))
-        elif kind == _ANSWER:
+        if kind == _ANSWER:
             self._settle(number, content)
-        elif kind == _OPEN:
-            channel = self._channels[number] = Channel(self, number)
-            self._start(self._opened(channel))
-        elif number in self._channels:
-            if kind == _DATA:
-                self._channels[number].take(content)
-            elif kind == _MORE:
-                self._channels[number].allow(_LENGTH.unpack(content)[0])
-            elif kind == _CLOSE:
-                self._channels.pop(number).take(b"")
+        elif kind in (_REQUEST, _OPEN):
+            if number % 2 == self._next % 2:
+                raise Broken(f"number {number} belongs to this end")
+            if kind == _REQUEST:
+                self._start(self._respond(number, *_parse_request(content)))
+            else:
+                self._start(self._serve(self._new_channel(number, content)))
+        elif kind not in (_ACCEPT, _DATA, _MORE, _CLOSE):
+            raise Broken(f"a frame of kind {kind}")
+        elif number in self._channels:  # otherwise it has just been closed at this end
+            self._pass_on(kind, self._channels[number], content)
+
+    def _pass_on(self, kind: int, channel: Channel, content: bytes) -> None:
+        if kind == _ACCEPT:
+            channel.settle(None)
+        elif kind == _DATA:
+            channel.take(content)
+        elif kind == _MORE:
+            channel.allow(content)
+        else:
+            self.remove(channel)
+            channel.closed(content.decode("utf-8", "replace"))
+
+    def _new_channel(self, number: int, content: bytes) -> Channel:
+        if number in self._channels:
+            raise Broken(f"number {number} is in use")
+        destination = _parse_object(content)
+        if "to" not in destination:
+            raise Broken("a channel with no destination")
+        channel = self._channels[number] = Channel(self, number, destination)
+        return channel
+
+    async def _serve(self, channel: Channel) -> None:
+        reason = ""
+        try:
+            await self._opened(channel)
+        except Exception as error:  # noqa: BLE001 - the edge: the other end gets the reason
+            reason = describe_error(error)
+        finally:
+            await channel.end(reason)
 
     def _start(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(_quietly(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _respond(self, number: int, content: bytes) -> None:
-        (size,) = _LENGTH.unpack_from(content)
-        start = _LENGTH.size + size
+    async def _respond(self, number: int, request: dict[str, Any], attached: bytes) -> None:
         try:
-            request = json.loads(content[_LENGTH.size : start])
-            told = {"result": await self._answer(request, content[start:])}
-        except Exception as error:  # noqa: BLE001 - the edge: whoever asked is told
-            told = {"error": in_words(error), "kind": type(error).__name__}
-        await self.send(_ANSWER, number, json.dumps(told).encode())
+            answer = {"result": await self._answer(request, attached)}
+        except Exception as error:  # noqa: BLE001 - the edge: the requester gets the error
+            answer = {"error": describe_error(error), "kind": type(error).__name__}
+        await self.send(_ANSWER, number, json.dumps(answer).encode())
 
     def _settle(self, number: int, content: bytes) -> None:
         future = self._waiting.get(number)
         if future is None or future.done():
             return
-        told = json.loads(content)
-        if "error" in told:
-            future.set_exception(Failed(told["error"], told["kind"]))
+        answer = _parse_object(content)
+        if not {"result", "error"} & answer.keys():
+            raise Broken("an answer with neither a result nor an error")
+        if "error" in answer:
+            future.set_exception(Failed(str(answer["error"]), str(answer.get("kind"))))
         else:
-            future.set_result(told["result"])
+            future.set_result(answer["result"])
 
     def _end(self) -> None:
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(Broken("the connection was lost"))
         for channel in self._channels.values():
-            channel.take(b"")
+            channel.closed("the connection was lost")
         self._channels.clear()
         self._writer.close()
 
 
 class Channel:
-    """One connection that is carried over a link."""
+    """One connection in a link."""
 
-    def __init__(self, link: Link, number: int) -> None:
+    def __init__(self, link: Link, number: int, destination: dict[str, Any]) -> None:
         self.number = number
+        self.destination = destination
         self._link = link
         self._inbox: asyncio.Queue[bytes] = asyncio.Queue()
-        self._allowed = _WINDOW
+        self._inbox_bytes = 0
+        self._allowed = _WINDOW_BYTES
         self._more = asyncio.Event()
+        self._accepted: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+
+    async def accepted(self) -> None:
+        """Wait until the other end has accepted the channel. Refused: it has not."""
+        reason = await asyncio.shield(self._accepted)
+        if reason is not None:
+            raise Refused(reason)
+
+    async def accept(self) -> None:
+        """Tell the other end that its destination was reached."""
+        await self._link.send(_ACCEPT, self.number)
+
+    def settle(self, refusal: str | None) -> None:
+        if not self._accepted.done():
+            self._accepted.set_result(refusal)
 
     def take(self, content: bytes) -> None:
+        self._inbox_bytes += len(content)
+        if self._inbox_bytes > _WINDOW_BYTES + _CHUNK:
+            raise Broken("a channel sent more than its window")
         self._inbox.put_nowait(content)
 
-    def allow(self, count: int) -> None:
-        self._allowed += count
+    def allow(self, content: bytes) -> None:
+        if len(content) != _LENGTH.size:
+            raise Broken(f"a window of {len(content)} byte(s)")
+        self._allowed += _LENGTH.unpack(content)[0]
+        if self._allowed > _WINDOW_BYTES:
+            raise Broken("a window for what was never sent")
         self._more.set()
 
+    def closed(self, reason: str) -> None:
+        """Note that the other end has closed the channel."""
+        self.settle(reason)
+        self._inbox.put_nowait(b"")
+
     async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry bytes both ways until either side ends, and end both."""
+        """Copy bytes in both directions until either side ends, then close both."""
         tasks = [
             asyncio.ensure_future(_quietly(self._carry_out(reader))),
             asyncio.ensure_future(_quietly(self._carry_in(writer))),
         ]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
-        writer.close()
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            writer.close()
         await self.end()
 
-    async def end(self) -> None:
-        self._link.close(self)
-        await _quietly(self._link.send(_CLOSE, self.number))
+    async def end(self, reason: str = "") -> None:
+        """Close the channel, unless it is closed."""
+        if self._link.remove(self):
+            content = reason[:_MAX_REASON_CHARACTERS].encode("utf-8", "replace")
+            await _quietly(self._link.send(_CLOSE, self.number, content))
 
     async def _carry_out(self, reader: asyncio.StreamReader) -> None:
         while True:
@@ -193,19 +283,36 @@ class Channel:
                 return
             writer.write(content)
             await writer.drain()
+            self._inbox_bytes -= len(content)
             await self._link.send(_MORE, self.number, _LENGTH.pack(len(content)))
 
 
+def _parse_request(content: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return a request, and what is attached to it."""
+    if len(content) < _LENGTH.size:
+        raise Broken(f"a request of {len(content)} byte(s)")
+    start = _LENGTH.size + _LENGTH.unpack_from(content)[0]
+    return _parse_object(content[_LENGTH.size : start]), content[start:]
+
+
+def _parse_object(content: bytes) -> dict[str, Any]:
+    try:
+        parsed: Any = json.loads(content)
+        return dict(parsed.items())
+    except (ValueError, AttributeError, RecursionError):
+        raise Broken("content that is not a JSON object") from None
+
+
 async def _quietly(work: Awaitable[None]) -> None:
-    """See work through that ends with its link or its connection."""
+    """Await something, and ignore that its link or connection has closed."""
     try:
         await work
     except (Broken, OSError):
         pass
 
 
-def in_words(error: BaseException) -> str:
-    """Say what went wrong, as a person would."""
+def describe_error(error: BaseException) -> str:
+    """Return an error message for people."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__

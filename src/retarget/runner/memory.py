@@ -1,37 +1,37 @@
-"""The memory of this process's own cgroup: its limit, and how often the kernel killed for it."""
+"""The memory limit of this process's cgroup, and how often the kernel killed because of it."""
 
 from __future__ import annotations
 
 import os
 
 _ROOT = "/sys/fs/cgroup"
-_UNLIMITED = 1 << 60  # what a first-version cgroup without a limit says is a little less than 2^63
+_UNLIMITED = 1 << 60  # without a limit, cgroup v1 shows a number a little below 2^63
 
 
 def limit() -> int | None:
     """Return the bytes that this process and its children may use; None without a limit."""
-    found = [_size(_read(os.path.join(folder, name))) for folder, name in _limits()]
-    return min((size for size in found if size is not None), default=None)
+    sizes = [_size(_read(os.path.join(folder, name))) for folder, name in _limits()]
+    return min((size for size in sizes if size is not None), default=None)
 
 
 def kills() -> int:
-    """Return how many processes of this cgroup were killed for want of memory, as far as known."""
+    """Return how many processes of this cgroup the OOM killer has ended, as far as known."""
     for folder in _folders()[:1]:
         for name in ("memory.events", "memory.oom_control"):
             for line in _read(os.path.join(folder, name)).splitlines():
-                words = line.split()
-                if words[:1] == ["oom_kill"]:
-                    return int(words[1])
+                fields = line.split()
+                if fields[:1] == ["oom_kill"]:
+                    return int(fields[1])
     return 0
 
 
-def sentence(size: int | None) -> str:
-    """Say that it was the memory, and how much there was."""
-    return "out of memory" if size is None else f"out of memory: limit {show(size)}"
+def out_of_memory_message(size: int | None) -> str:
+    """Return the reason of a job that ran out of memory, with the limit if it is known."""
+    return "out of memory" if size is None else f"out of memory: limit {format_size(size)}"
 
 
-def show(size: int) -> str:
-    """Return `2 GiB` for that many bytes."""
+def format_size(size: int) -> str:
+    """Return a size such as `2 GiB`."""
     for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if size >= 1 << power:
             return f"{size / (1 << power):.1f}".rstrip("0").rstrip(".") + f" {unit}"
@@ -46,26 +46,26 @@ def _limits() -> list[tuple[str, str]]:
 def _folders() -> list[str]:
     """List the folder of this process's memory cgroup, and those above it.
 
-    In a container the path is the machine's, while what is mounted may begin at the container.
+    In a container the path is that of the host, while the mount may begin at the container.
     """
     for line in _read("/proc/self/cgroup").splitlines():
         number, controllers, path = line.split(":", 2)
         if number == "0" and os.path.exists(os.path.join(_ROOT, "cgroup.controllers")):
-            return _upwards(_ROOT, path)
+            return _with_parents(_ROOT, path)
         if "memory" in controllers.split(","):
-            return _upwards(os.path.join(_ROOT, "memory"), path)
+            return _with_parents(os.path.join(_ROOT, "memory"), path)
     return []
 
 
-def _upwards(root: str, path: str) -> list[str]:
+def _with_parents(root: str, path: str) -> list[str]:
     folder = os.path.normpath(f"{root}/{path}")
     if not folder.startswith(root) or not os.path.isdir(folder):
         return [root]
-    found = [folder]
+    folders = [folder]
     while folder != root:
         folder = os.path.dirname(folder)
-        found.append(folder)
-    return found
+        folders.append(folder)
+    return folders
 
 
 def _size(text: str) -> int | None:

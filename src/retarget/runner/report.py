@@ -1,4 +1,4 @@
-"""Brings what is on disk to the server, by offset, until the last byte is confirmed."""
+"""Sends what is on disk to the server, by offset, until the last byte is acknowledged."""
 
 from __future__ import annotations
 
@@ -6,70 +6,85 @@ import os
 import sys
 import threading
 import time
+import traceback
 from itertools import chain, repeat
 from typing import Any, Iterator
 
+from retarget.runner.command import Ranks
+from retarget.runner.durations import show_duration
 from retarget.runner.errors import Over, Refused, Unreachable
 from retarget.runner.files import open_plain
 from retarget.runner.folder import Folder, Journal, is_full
-from retarget.runner.lines import Lines
-from retarget.runner.orders import Orders
-from retarget.runner.outputs import Collector, shown
+from retarget.runner.keep import Keeper
+from retarget.runner.log_times import LogTimes
+from retarget.runner.merge import Merge
+from retarget.runner.outputs import Collector
+from retarget.runner.secrets import Secrets, read_masked
 from retarget.runner.server import Server
+from retarget.runner.stop import StopSignal
+from retarget.runner.track_upload import Lines
 
-_CHUNK = 1 << 20
-_HEARTBEAT = 5.0
-_LITTLE = 1 << 19  # bytes that are sent so fast that nobody need be told of it before
-_EACH = 1 << 12  # bytes that sending a file is worth, whatever its size
-_LOOK = 0.05  # how often the streams are looked at while the script runs
-_TRACK = 0.25  # how often what the script tracks is looked at
-_SCAN = 1.0  # how often logs/ is looked at for new files, and for new artifacts
-_COLLECT = 5.0  # how often outputs/ is looked at for finished files
+_CHUNK_BYTES = 1 << 20
+_HEARTBEAT_SECONDS = 5.0
+_QUICK_BYTES = 1 << 19  # less than this is sent so fast that events need not go first
+_FILE_COST_BYTES = 1 << 12  # what sending a file costs, whatever its size
+_STREAMS_SECONDS = 0.05  # between two looks at the streams while the script runs
+_TRACK_SECONDS = 0.25  # between two looks at the lines that the script logs
+_SCAN_SECONDS = 1.0  # between two looks for new files in logs/ and for new artifacts
+_COLLECT_SECONDS = 5.0  # between two looks for finished files in outputs/
 
 
 class Reporter:
-    """Works in a thread of its own while the script runs, and in the caller's at the end."""
+    """Works in its own thread while the script runs, and in the caller's thread at the end."""
 
     def __init__(
         self,
         folder: Folder,
         journal: Journal,
-        orders: Orders,
-        node: int = 0,
-        fence: float | None = None,
+        stop_signal: StopSignal,
+        ranks: Ranks,
+        secrets: Secrets,
     ) -> None:
         self._folder = folder
         self._journal = journal
-        self._orders = orders
-        self._server = Server(folder, node)
-        self._node = node
-        self._fence = fence
-        self._reached = now()
-        self._collector = Collector(folder)
-        self._lines = Lines(folder)
-        self._confirmed = 0
+        self._times = LogTimes()
+        self._merge = Merge(folder) if ranks.is_split else None
+        self._stop_signal = stop_signal
+        self._server = Server(folder, ranks.node)
+        self._node = ranks.node
+        self._secrets = secrets
+        self._lost_after: float | None = None
+        self._server_seen_at = boot_time()
+        self._collector = Collector(folder, secrets)
+        self._lines = Lines(folder, secrets)
+        self._keeper: Keeper | None = None
+        self._events_acked = 0
         self._offsets: dict[str, int] = {}
         self._files: dict[str, str] = {}
-        self._refused: set[str] = set()
-        self._spoke = 0.0
-        self._trouble = ""
-        self._tracked = 0.0
-        self._scanned = 0.0
-        self._collected = 0.0
+        self._refused: dict[str, int] = {}  # by stream: the connection that refused it last
+        self._reported_at = 0.0
+        self._last_error = ""
+        self._tracked_at = 0.0
+        self._scanned_at = 0.0
+        self._collected_at = 0.0
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
 
-    def start(self) -> None:
-        """Report in the background. May be called again."""
+    def start(self, lost_after: float | None) -> None:
+        """Report in the background. May be called again.
+
+        After `lost_after` seconds without the server, stop the script.
+        """
+        self._lost_after = lost_after
         if self._thread is None and self._server.exists:
             self._thread = threading.Thread(target=self._work, daemon=True)
             self._thread.start()
 
     def finish(self, ending: dict[str, Any], linger: float) -> bool:
-        """Send all that is left, then `ending` as the last event. False: no server, for too long.
+        """Send everything, then `ending` as the last event. False: no server for too long.
 
-        The last event is written down only when everything before it has arrived, so that a job
-        never ends before its log does.
+        The last event is written only when everything before it has arrived, so that a job never
+        ends before its log does.
         """
         self._ending.set()
         if self._thread is not None:
@@ -78,7 +93,7 @@ class Reporter:
             self._journal.add("finished", **ending)
             return True
         try:
-            return self._insist(self._send_everything, linger) and self._insist(
+            return self._retry(self._send_everything, linger) and self._retry(
                 lambda: self._send_ending(ending), linger
             )
         except Over:
@@ -87,34 +102,45 @@ class Reporter:
             self._server.keep()
 
     def _send_everything(self) -> None:
+        self._update_merged()  # before the files that it reads are masked
+        self._secrets.mask_files(self._server)
         self._scan_logs()
-        if self._trouble or not self._is_little():
-            self._send_news()  # it takes a while: tell what has happened until now
+        if self._last_error or not self._is_quick():
+            self._send_news()  # the rest takes a while: report what has happened so far
         self._send_streams()
         self._lines.send(self._server, last=True)
         self._collector.send_artifacts(self._server)
         self._collector.send(self._server, settled=0.0)
+        self._send_kept()
+
+    def _send_kept(self) -> None:
+        """Send what the script wrote outside of outputs/ and logs/."""
+        if self._keeper is None:
+            self._keeper = Keeper(self._folder, self._journal, self._secrets, self._node)
+        if self._keeper.choose() > _QUICK_BYTES:
+            self._send_news()
+        self._keeper.send(self._server)
 
     def _send_ending(self, ending: dict[str, Any]) -> None:
         if self._journal.find("finished") is None:
-            self._journal.add("finished", gone=self._collector.gone(), **ending)
+            self._journal.add("finished", gone=self._collector.gone(self._server), **ending)
         self._send_streams()
-        self._send_events(len(self._journal.events))
-        if self._confirmed < len(self._journal.events):
-            raise Unreachable("the server has not taken in how it ended")
+        self._send_events(self._journal.seq)
+        if self._events_acked < self._journal.seq:
+            raise Unreachable("the server has not acknowledged the last event")
 
-    def _is_little(self) -> bool:
-        """Tell whether all there is to send, sent already or not, is gone in no time."""
+    def _is_quick(self) -> bool:
+        """Return whether sending everything would take almost no time."""
         streams = self._folder.streams
         logs = [os.path.join(streams, name) for name in os.listdir(streams)]
-        left = _LITTLE
+        budget = _QUICK_BYTES
         for path in chain(logs, self._files.values(), self._collector.paths()):
-            left -= _EACH + _size(os.path.join(self._folder.work, path))
-            if left < 0:
+            budget -= _FILE_COST_BYTES + _size(os.path.join(self._folder.work, path))
+            if budget < 0:
                 return False
         return True
 
-    def _insist(self, step: Any, linger: float) -> bool:
+    def _retry(self, step: Any, linger: float) -> bool:
         pauses, deadline = _pauses(), time.monotonic() + linger
         while True:
             try:
@@ -123,20 +149,20 @@ class Reporter:
             except (Unreachable, OSError) as error:
                 if isinstance(error, OSError) and not is_full(error):
                     raise
-                self._note(error)
-                if self._orders.terminated or time.monotonic() > deadline:
+                self._log_once(error)
+                if self._stop_signal.terminated or time.monotonic() > deadline:
                     return False
                 time.sleep(next(pauses))
 
-    def _note(self, error: Exception) -> None:
-        """Say in the runner's own log why nothing gets through, once for each reason."""
-        if str(error) != self._trouble:
-            self._trouble = str(error)
+    def _log_once(self, error: Exception) -> None:
+        """Log to runner.log why nothing can be sent, unless the last error was the same."""
+        if str(error) != self._last_error:
+            self._last_error = str(error)
             try:
                 sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {error}\n")
                 sys.stderr.flush()
             except OSError:
-                pass  # that disk is full: it is the trouble
+                pass  # the disk of the log is full as well
 
     def _work(self) -> None:
         pauses = _pauses()
@@ -146,69 +172,96 @@ class Reporter:
                 pauses = _pauses()
             except (Unreachable, OSError) as error:
                 if not self._folder.has("launch.json"):
-                    self._orders.stop("canceled", "the folder of this launch was removed")
+                    self._stop_signal.stop("canceled", "the folder of this launch was removed")
                     return
-                self._note(error)
-                if self._fence is not None and now() - self._reached > self._fence:
-                    self._orders.stop("lost", f"no server was reached for {self._fence:g} s")
+                self._log_once(error)
+                self._look_at_streams()
+                if self._is_lost():
+                    silence = show_duration(self._lost_after or 0.0)
+                    reason = f"the server was unreachable for {silence}"
+                    self._stop_signal.stop("lost", reason)
                     return
                 self._ending.wait(next(pauses))
             except Over as over:
-                self._orders.stop("canceled", f"the server has given this attempt up: {over}")
+                self._stop_signal.stop("canceled", f"the server gave up this attempt: {over}")
                 return
-            self._ending.wait(_LOOK)
+            except Exception:  # noqa: BLE001 - the edge of a thread: the log must go on
+                traceback.print_exc()
+                self._server.close()
+                self._ending.wait(next(pauses))
+            self._ending.wait(_STREAMS_SECONDS)
+
+    def _is_lost(self) -> bool:
+        silence = boot_time() - self._server_seen_at
+        return self._lost_after is not None and silence > self._lost_after
 
     def _round(self) -> None:
-        moment = time.monotonic()
-        if len(self._journal.events) > self._confirmed or moment - self._spoke > _HEARTBEAT:
+        now = time.monotonic()
+        unsent = self._journal.seq > self._events_acked
+        if unsent or now - self._reported_at > _HEARTBEAT_SECONDS:
             self._send_news()
-        if moment - self._scanned > _SCAN:
-            self._scanned = moment
+        if now - self._scanned_at > _SCAN_SECONDS:
+            self._scanned_at = now
             self._scan_logs()
             self._collector.send_artifacts(self._server)
         self._send_streams()
-        if moment - self._tracked > _TRACK:
-            self._tracked = moment
+        if now - self._tracked_at > _TRACK_SECONDS:
+            self._tracked_at = now
             self._lines.send(self._server)
-        if moment - self._collected > _COLLECT and not self._node:  # of others at the end, once
-            self._collected = moment
+        # other nodes send their outputs once, at the end
+        if now - self._collected_at > _COLLECT_SECONDS and not self._node:
+            self._collected_at = now
             self._collector.send(self._server, settled=2.0)
 
     def _send_news(self) -> None:
-        """Report what has happened, after the words that came before it.
+        """Report the new events, after the lines that were logged before them.
 
-        So whoever hears that the script has started has all that was said until then.
+        So a client that sees that the script has started has the whole log until then.
         """
-        happened = len(self._journal.events)
+        last = self._journal.seq
         self._send_stream_unless_refused("prepare", os.path.join(self._folder.streams, "prepare"))
-        self._send_events(happened)
+        self._send_events(last)
 
     def _send_events(self, until: int) -> None:
-        answer = self._server.report(self._journal.events[self._confirmed : until])
-        self._confirmed = int(answer["confirmed"])
-        self._spoke, self._reached = time.monotonic(), now()
-        if answer.get("order") == "cancel":
-            self._orders.stop("canceled", "canceled")
+        answer = self._server.report(self._journal.after(self._events_acked, until))
+        events_acked = int(answer["events_acked"])
+        if events_acked > self._journal.seq:
+            raise Unreachable("the server has acknowledged events that this runner never had")
+        self._events_acked = events_acked
+        self._reported_at, self._server_seen_at = time.monotonic(), boot_time()
+        if answer.get("cancel"):
+            self._stop_signal.stop("canceled", "canceled")
 
     def _scan_logs(self) -> None:
-        """Take the files under logs/ as streams of their own."""
+        """Add the files under logs/ as streams."""
         for path in self._collector.files("logs"):
-            self._files.setdefault(shown(path), path)
+            self._files.setdefault(self._collector.name(path, self._server), path)
+
+    def _update_merged(self) -> None:
+        if self._merge is not None:
+            self._merge.update(final=self._ending.is_set())
 
     def _send_streams(self) -> None:
+        self._update_merged()
         for name in os.listdir(self._folder.streams):
             self._files.setdefault(name, os.path.join(self._folder.streams, name))
         for stream, path in list(self._files.items()):
             self._send_stream_unless_refused(stream, path)
 
+    def _look_at_streams(self) -> None:
+        """Record how far the streams are now, for a server that is away."""
+        for name in os.listdir(self._folder.streams):
+            self._times.look(name, _size(os.path.join(self._folder.streams, name)))
+
     def _send_stream_unless_refused(self, stream: str, path: str) -> None:
-        if stream in self._refused:
+        if self._refused.get(stream) == self._server.connections:
             return
         try:
             self._send_stream(stream, path)
         except Refused as error:
-            self._refused.add(stream)
-            self._folder.say(f"retarget: {stream} is not streamed: {error}")
+            if stream not in self._refused:
+                self._folder.log(f"retarget: {stream} is not streamed: {error}")
+            self._refused[stream] = self._server.connections
 
     def _send_stream(self, stream: str, path: str) -> None:
         sent = self._offsets.get(stream, 0)
@@ -216,23 +269,27 @@ class Reporter:
             size = os.stat(os.path.join(self._folder.work, path)).st_size
             if size <= sent:
                 return
-            # those of the script lie below its work folder, where it can put anything
+            if not self._ending.is_set():  # at the end, the time of the exit is known
+                self._times.look(stream, size)
+            # relative paths are in the work folder, where the script can put anything
             file = open_plain(path) if os.path.isabs(path) else self._collector.open(path)
         except OSError:
-            return  # a log the script has removed, or made something else
+            return  # the script has removed the log, or replaced it
         with file:
-            # Up to where it was: one that grows without end would keep all others waiting.
+            # Up to its size at the beginning: a log that keeps growing would block the others.
             while sent < size:
-                file.seek(sent)
-                content = file.read(_CHUNK)
+                masker, final = self._secrets.masker(self._server), self._ending.is_set()
+                content = read_masked(file, sent, _CHUNK_BYTES, masker, final=final)
                 if not content:
-                    return
-                sent = self._offsets[stream] = self._server.append(
-                    self._shown(stream), sent, content
-                )
+                    return  # the rest may be the beginning of a secret
+                marks = self._times.marks(stream, sent + len(content))
+                acked = self._server.append(self._server_name(stream), sent, content, marks)
+                # at most what is on disk: a script may cut short what an earlier runner sent
+                sent = self._offsets[stream] = min(acked, max(size, sent + len(content)))
+                self._times.drop(stream, sent)
 
-    def _shown(self, stream: str) -> str:
-        """Return the name by which the server has a stream: those of all nodes are together."""
+    def _server_name(self, stream: str) -> str:
+        """Return the name of a stream on the server, which has those of all nodes together."""
         return (
             stream
             if not self._node or stream.startswith("rank-")
@@ -241,7 +298,7 @@ class Reporter:
 
 
 def _pauses() -> Iterator[float]:
-    """Tell how long to wait before each new try: hardly at first, as a door may open any time."""
+    """Yield the seconds before each retry: few at first, as a relay port may open any time."""
     yield from repeat(0.01, 60)
     pause = 0.1
     while True:
@@ -249,8 +306,8 @@ def _pauses() -> Iterator[float]:
         pause = min(pause * 2, 2.0)
 
 
-def now() -> float:
-    """Return a time that goes on while the machine sleeps, where there is one."""
+def boot_time() -> float:
+    """Return the time since boot, including time asleep where the system counts that."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
@@ -259,4 +316,4 @@ def _size(path: str) -> int:
     try:
         return os.stat(path).st_size
     except OSError:
-        return 0  # removed meanwhile
+        return 0  # removed in the meantime

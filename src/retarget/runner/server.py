@@ -1,207 +1,171 @@
-"""The server, as the runner sees it: one kept-alive connection to its own attempt's door."""
+"""The runner's client of the server: its attempt's endpoints, over one proven connection."""
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
-import select
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-from retarget.runner.errors import Over, Refused, Unreachable
-from retarget.runner.folder import Folder, address
+from retarget.runner.connection import Answer, Connection, Request
+from retarget.runner.errors import NoSpace, Over, Refused, Unreachable
+from retarget.runner.folder import Folder
+from retarget.runner.sealing import unseal
 
-_TIMEOUT = 30.0
-_CHUNK = 1 << 20
-_BYTES = "application/octet-stream"
-_NO_ANSWER = (OSError, http.client.HTTPException)
-_NEVER = (403, 404, 413, 422)
-_kept: dict[str, http.client.HTTPConnection] = {}  # by address, for the next launch of this process
-
-
-class _Joined(http.client.HTTPConnection):
-    """Sends the head of a request with its body, where `http.client` sends two packets."""
-
-    joins = False  # the next thing to be sent is a head, and a body follows
-    _head = b""
-
-    def send(self, data: Any) -> None:
-        if self.joins:
-            self.joins, self._head = False, data
-            return
-        head, self._head = self._head, b""
-        super().send(head + data if head else data)
+_BINARY, _JSON = "application/octet-stream", "application/json"
+_WHOLE_STATUS = 200
+_OVER_STATUS = 410
+_PERMANENT_STATUSES = (403, 404, 413, 422)
+_FULL_STATUS = 507
 
 
 class Server:
-    """Not for two threads at once: each makes its own."""
+    """Not thread-safe: every thread needs its own."""
 
     def __init__(self, folder: Folder, node: int = 0) -> None:
-        self._folder = folder
-        self._node = node  # which one of several this is
-        self._connection: http.client.HTTPConnection | None = None
-        self._contact: dict[str, str] = {}
+        self._connection = Connection(folder)
+        self._node = node  # the index of this node
 
     @property
     def exists(self) -> bool:
         """False for a launch that reports to nobody."""
-        return bool(self._read_contact()["url"])
+        return bool(self._connection.contact()["url"])
+
+    @property
+    def connections(self) -> int:
+        """Count the connections so far. What was refused on one is tried again on the next."""
+        return self._connection.count
 
     def report(self, events: list[dict[str, Any]]) -> dict[str, Any]:
-        told: dict[str, Any] = {"events": events, "now": time.time()}
+        body: dict[str, Any] = {"events": events, "now": time.time()}
         if self._node:
-            told["node"] = self._node
-        return self._ask("POST", "/events", json.dumps(told).encode(), "confirmed")
+            body["node"] = self._node
+        return self._request_json("POST", "/events", json.dumps(body).encode(), "events_acked")
 
-    def append(self, stream: str, offset: int, content: bytes) -> int:
-        """Send bytes of a stream and return how many the server has of it."""
+    def append(
+        self, stream: str, offset: int, content: bytes, marks: list[tuple[int, float]] | None = None
+    ) -> int:
+        """Send bytes of a stream, and its sizes over time; return how much the server has."""
         path = f"/streams/{quote(stream)}?offset={offset}"
-        return int(self._ask("PUT", path, content, "size")["size"])
+        if marks:
+            times = ",".join(f"{size}@{at:.3f}" for size, at in marks)
+            path += f"&times={times}&now={time.time():.3f}"
+        return int(self._request_json("PUT", path, content, "size")["size"])
 
     def track(self, name: str, offset: int, content: bytes) -> dict[str, Any]:
-        """Send lines of a track file. The answer: how far it is taken in, and what is refused."""
-        return self._ask("PUT", f"/track/{quote(name)}?offset={offset}", content, "size")
+        """Send lines of a track file. Return how many bytes are accepted, and what is refused."""
+        path = f"/track/{quote(name)}?offset={offset}"
+        return self._request_json("PUT", path, content, "size")
 
     def collect(self, body: Iterable[bytes], length: int) -> list[str]:
-        """Send files, as frames. The answer: sentences about what is not kept."""
+        """Send files, as frames. Return a sentence for each file that the server refuses."""
         path = f"/outputs?node={self._node}" if self._node else "/outputs"
-        return self._ask("POST", path, body, "kept", length=length).get("refused", [])
+        return self._request_json("POST", path, body, "kept", length=length).get("refused", [])
+
+    def secrets(self) -> dict[str, str]:
+        """Return the values of the launch's secrets."""
+        answer = self._request_json("POST", "/secrets", b"{}", "count")
+        try:
+            key = self._connection.contact()["runner_key"]
+            values: dict[str, str] = json.loads(unseal(key, answer["sealed"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise Unreachable(f"the server's response has no secrets: {error}") from error
+        return values
 
     def download(self, digest: str, path: str, part: str) -> None:
-        response = self._request("GET", f"/blobs/{digest}")
+        answer = self._request("GET", f"/blobs/{digest}")
+        if answer.status != _WHOLE_STATUS:
+            self.close()
+            raise Unreachable(f"the server answered {answer.status} instead of the whole file")
         try:
             with open(part, "wb") as file:
-                for chunk in iter(lambda: response.read(_CHUNK), b""):
+                for chunk in answer.chunks():
                     file.write(chunk)
-            if response.length:
-                raise http.client.IncompleteRead(b"")
-        except (OSError, http.client.HTTPException) as error:
+        except (Unreachable, OSError):
             self.close()
-            raise Unreachable(f"the connection broke off: {error}") from error
+            raise
         os.rename(part, path)
 
     def download_many(self, digests: list[str]) -> Iterator[tuple[str, bytes]]:
         body = json.dumps({"digests": digests}).encode()
-        response = self._request("POST", "/blobs", body)
-        try:
-            content = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            self.close()
-            raise Unreachable(f"the connection broke off: {error}") from error
-        view, at = memoryview(content), 0
-        while at < len(view):
-            digest = bytes(view[at : at + 32]).hex()
-            size = int.from_bytes(view[at + 32 : at + 40], "big")
-            if len(view) < at + 40 + size:
-                raise Unreachable("the connection broke off in the middle of a file")
-            yield digest, bytes(view[at + 40 : at + 40 + size])
-            at += 40 + size
+        answer = self._request("POST", "/blobs", body, media_type=_JSON)
+        content = self._read(answer)
+        view, offset = memoryview(content), 0
+        while offset < len(view):
+            digest = bytes(view[offset : offset + 32]).hex()
+            size = int.from_bytes(view[offset + 32 : offset + 40], "big")
+            if len(view) < offset + 40 + size:
+                raise Unreachable("the connection was lost in the middle of a file")
+            yield digest, bytes(view[offset + 40 : offset + 40 + size])
+            offset += 40 + size
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._connection.close()
 
     def keep(self) -> None:
-        """Leave the connection, if there is one, to the next launch that this process works on."""
-        if self._connection is not None:
-            _kept[self._contact["url"]] = self._connection
-            self._connection = None
+        """Keep the connection, if there is one, for the next launch of this process."""
+        self._connection.keep()
 
-    def _ask(
+    def _request_json(
         self,
         method: str,
         path: str,
         body: bytes | Iterable[bytes],
-        tells: str,
+        key: str,
         *,
         length: int | None = None,
     ) -> dict[str, Any]:
-        """Return an answer that has a number by this name; any other is not our server's."""
-        response = self._request(method, path, body, length=length)
+        """Return an answer that has an integer under `key`."""
+        media_type = _JSON if method == "POST" and length is None else _BINARY
+        content = self._read(self._request(method, path, body, media_type, length=length))
         try:
-            answer = json.loads(response.read())
-            if type(answer[tells]) is not int:
-                raise ValueError(f"it does not tell {tells}")
+            answer = json.loads(content)
+            if type(answer[key]) is not int:
+                raise ValueError(f"the response has no integer {key!r}")
             return answer
-        except (*_NO_ANSWER, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             self.close()
-            raise Unreachable(f"the connection broke off: {error}") from error
+            raise Unreachable(f"the server's response cannot be read: {error}") from error
 
     def _request(
         self,
         method: str,
         path: str,
         body: bytes | Iterable[bytes] = b"",
+        media_type: str = _BINARY,
         *,
         length: int | None = None,
-    ) -> http.client.HTTPResponse:
-        contact = self._read_contact()
-        kind = "application/json" if method == "POST" and length is None else _BYTES
-        headers = {"Authorization": f"Bearer {contact['token']}", "Content-Type": kind}
-        if length is not None:
-            headers["Content-Length"] = str(length)
-        try:
-            connection = self._connect(contact["url"])
-            if isinstance(connection, _Joined) and isinstance(body, bytes):
-                connection.joins = 0 < len(body) <= _CHUNK
-            connection.request(method, f"{contact['path']}{path}", body=body, headers=headers)
-            response = connection.getresponse()
-        except (OSError, http.client.HTTPException) as error:
-            self.close()
-            raise Unreachable(f"cannot reach the server at {contact['url']}: {error}") from error
-        if response.status < 300:
-            return response
-        return self._refused(response)
+    ) -> Answer:
+        answer = self._connection.send(
+            Request(method, path, body, media_type=media_type, length=length)
+        )
+        if answer.status >= 300:
+            self._raise_for(answer)
+        return answer
 
-    def _refused(self, response: http.client.HTTPResponse) -> http.client.HTTPResponse:
-        try:
-            answer = response.read()
-        except (OSError, http.client.HTTPException):
-            answer = b""
+    def _raise_for(self, answer: Answer) -> None:
+        """Raise what a proven answer means. Only the server itself can end or refuse anything."""
+        message = _message(self._read(answer))
+        if answer.status == _OVER_STATUS:
+            raise Over(message)
+        if answer.status in _PERMANENT_STATUSES:
+            raise Refused(message)
         self.close()
-        if response.status == 410:
-            raise Over(_message(answer))
-        # In our own server's words only: another program may have its port for a while.
-        if response.status in _NEVER and b'"error"' in answer:
-            raise Refused(_message(answer))
-        raise Unreachable(f"the server answered {response.status}: {_message(answer)}")
+        failure = NoSpace if answer.status == _FULL_STATUS else Unreachable
+        raise failure(f"the server answered {answer.status}: {message}")
 
-    def _connect(self, url: str) -> http.client.HTTPConnection:
-        if self._connection is None:
-            self._connection = _take_kept(url)
-        if self._connection is None:
-            parts = urlsplit(url)
-            kind: type[http.client.HTTPConnection] = _Joined
-            if parts.scheme == "https":
-                kind = http.client.HTTPSConnection
-            self._connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT)
-        return self._connection
-
-    def _read_contact(self) -> dict[str, str]:
-        # Read again whenever the connection is made anew: a restarted server may be elsewhere.
-        if self._connection is None or not self._contact:
-            contact = self._folder.read("launch.json")["contact"]
-            self._contact = dict(contact, url=address(contact))
-        return self._contact
+    def _read(self, answer: Answer) -> bytes:
+        try:
+            return answer.read()
+        except Unreachable:
+            self.close()
+            raise
 
 
-def _take_kept(url: str) -> http.client.HTTPConnection | None:
-    """Return a connection that was kept, unless the server has closed it meanwhile."""
-    connection = _kept.pop(url, None)
-    if connection is None or connection.sock is None:
-        return None
-    if select.select([connection.sock], [], [], 0)[0]:
-        connection.close()
-        return None
-    return connection
-
-
-def _message(answer: bytes) -> str:
+def _message(content: bytes) -> str:
     try:
-        return str(json.loads(answer)["message"])
+        return str(json.loads(content)["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return answer[:200].decode("utf-8", "replace")
+        return content[:200].decode("utf-8", "replace")

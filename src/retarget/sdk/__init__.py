@@ -1,1 +1,1 @@
-"""The Python client: submits, follows and fetches over the public HTTP API alone."""
+"""The Python client: submits and follows jobs over the public HTTP API."""

@@ -1,9 +1,9 @@
-"""Following a job: every byte of its log once, in order, through servers that come and go."""
+"""Follows a job's log: every byte once, in order, even if the server restarts meanwhile."""
 
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from queue import SimpleQueue
@@ -11,33 +11,35 @@ from typing import Any
 
 from retarget.core.errors import NotFound, ServerUnreachable
 from retarget.core.states import JobState
-from retarget.sdk.given import address
+from retarget.sdk.arguments import address
 from retarget.sdk.http import Connection
-from retarget.sdk.records import JOB, Stream, records, view
+from retarget.sdk.records import JOB_FIELDS, Stream, records, view
 
-Piece = tuple[str, bytes]  # the stream, and some of its bytes
-View = dict[str, Any]
+LogPiece = tuple[str, bytes]  # the name of a stream, and some of its bytes
+JobView = dict[str, Any]
 
-_LONG_POLL = 30.0
-_QUIET = 60.0  # seconds without a byte after which a stream is asked for anew
-_PATIENCE = 300.0  # seconds a lost server may take to come back
-_AHEAD = 64  # pieces read ahead of who prints them
+_LONG_POLL_SECONDS = 30.0
+_MAX_SILENCE_SECONDS = 60.0  # after this long without a byte, a stream is requested again
+_RECONNECT_SECONDS = 300.0  # how long an unreachable server may take to come back
+_RETRY_SECONDS = 1.0
+_MAX_QUEUED_PIECES = 64  # read ahead of the consumer
 
 
 class Expired(Exception):
-    """The time that was given to a wait is over."""
+    """The deadline of a wait has passed."""
 
 
 @dataclass
 class Watch:
-    """One job, seen through a connection that may break at any moment."""
+    """Watches one job over a connection that may break at any moment."""
 
     connection: Connection
-    view: View
+    view: JobView
     deadline: float | None = None
-    on_change: Callable[[View], None] = lambda view: None
+    on_change: Callable[[JobView], None] = lambda view: None
+    split: bool = False  # whether to read stdout and stderr apart, if the job has them
     _offsets: dict[tuple[int, str], int] = field(default_factory=lambda: defaultdict(int))
-    _heard: float = field(default_factory=time.monotonic)
+    _last_answer_at: float = field(default_factory=time.monotonic)
 
     @property
     def path(self) -> str:
@@ -47,56 +49,62 @@ class Watch:
     def is_final(self) -> bool:
         return JobState(self.view["state"]).is_final
 
+    def skip(self, attempt: int, offsets: Mapping[str, int]) -> None:
+        """Begin the streams of an attempt at these offsets."""
+        for stream, offset in offsets.items():
+            self._offsets[attempt, stream] = offset
+
     def wait(self) -> None:
-        """Return when the job is final; raise Expired when the deadline comes first."""
+        """Return when the job is final; raise Expired if the deadline comes first."""
         while not self.is_final:
-            self.change()
+            self.wait_for_change()
 
-    def wait_for_all(self, ids: list[str]) -> list[View]:
-        """Return all these jobs when they are final; raise Expired when the deadline comes first.
+    def wait_for_all(self, ids: list[str]) -> list[JobView]:
+        """Return these jobs when all are final; raise Expired if the deadline comes first.
 
-        Those that were deleted meanwhile are left out.
+        Jobs that were deleted meanwhile are omitted.
         """
         while True:
-            asked = {"jobs": ids, "timeout": round(self._left(_LONG_POLL), 3)}
+            timeout = round(self._remaining(_LONG_POLL_SECONDS), 3)
+            body = {"jobs": ids, "timeout": timeout}
             try:
-                answer = self.connection.post("/api/jobs/wait", asked, repeatable=True)
+                answer = self.connection.post("/api/jobs/wait", body, repeatable=True)
             except ServerUnreachable as error:
-                self._lost(error)
+                self._reconnect(error)
                 continue
-            self._heard = time.monotonic()
+            self._last_answer_at = time.monotonic()
             if view(answer, {"done": bool, "jobs": list[dict[str, Any]]})["done"]:
-                return [view(each, JOB) for each in answer["jobs"]]
+                return [view(job, JOB_FIELDS) for job in answer["jobs"]]
 
-    def change(self) -> None:
-        """Wait until the job's version moves on, or half a minute."""
-        wait = self._left(_LONG_POLL)
-        query = {"wait": f"{wait:.3f}", "version": self.view["version"]}
+    def wait_for_change(self) -> None:
+        """Wait until the version of the job changes, but no longer than one long poll."""
+        timeout = self._remaining(_LONG_POLL_SECONDS)
+        query = {"wait": f"{timeout:.3f}", "version": self.view["version"]}
         while True:
             try:
                 answer = self.connection.get(self.path, query)
                 break
             except ServerUnreachable as error:
-                self._lost(error)
-        self._heard = time.monotonic()
-        before, self.view = self.view["version"], view(answer, JOB)
-        if self.view["version"] != before:
+                self._reconnect(error)
+        self._last_answer_at = time.monotonic()
+        last_version, self.view = self.view["version"], view(answer, JOB_FIELDS)
+        if self.view["version"] != last_version:
             self.on_change(self.view)
 
-    def follow(self) -> Iterator[Piece]:
+    def follow(self) -> Iterator[LogPiece]:
         """Yield the log of this and every later attempt; each begins with `prepare`."""
-        done = 0
+        last_number = 0
         while True:
-            if self.view["attempt"] > done:
-                done = self.view["attempt"]
-                yield from self._attempt(done)
+            if self.view["attempt"] > last_number:
+                last_number = self.view["attempt"]
+                yield from self._read_attempt(last_number)
             elif self.is_final:
                 return
             else:
-                self.change()
+                self.wait_for_change()
 
-    def stream(self, attempt: int, stream: str) -> Iterator[Piece]:
-        """Yield what `stream` has beyond what was yielded before, until no more can come."""
+    def read_stream(self, attempt: int, stream: str) -> Iterator[LogPiece]:
+        """Yield the bytes of `stream` that were not yielded before, until no more can come."""
         while True:
             try:
                 for piece in self._pieces(attempt, stream):
@@ -106,22 +114,24 @@ class Watch:
             except TimeoutError:
                 continue
             except NotFound:
-                return  # an attempt that ended before it had such a stream
+                return  # the attempt ended before it had such a stream
             except ServerUnreachable as error:
-                self._lost(error)
+                self._reconnect(error)
 
-    def output(self, number: int) -> Iterator[Piece]:
-        """Yield what the script writes in one attempt; several processes as `rank-N`."""
-        processes = self.view["nodes"] * self.view["processes_per_node"]
-        if processes == 1:
-            return self.stream(number, "output")
-        return _side_by_side([self.stream(number, f"rank-{rank}") for rank in range(processes)])
+    def read_output(self, attempt: int) -> Iterator[LogPiece]:
+        """Yield the output of the script; of several processes, the streams `rank-N`."""
+        names = self.output_streams()
+        if len(names) == 1:
+            return self.read_stream(attempt, names[0])
+        return _read_concurrently([self.read_stream(attempt, name) for name in names])
 
-    def to_the_end(self, number: int, read: Callable[[], Iterator[Piece]]) -> Iterator[Piece]:
-        """Read again until the attempt is over: a server that stops ends its streams early."""
+    def read_until_over(
+        self, attempt: int, read: Callable[[], Iterator[LogPiece]]
+    ) -> Iterator[LogPiece]:
+        """Repeat `read` until the attempt is over: a server that stops ends its streams early."""
         yield from read()
-        while not self._is_over(number):
-            self.change()
+        while not self._is_over(attempt):
+            self.wait_for_change()
             yield from read()
 
     def _pieces(self, attempt: int, stream: str) -> Iterator[bytes]:
@@ -131,26 +141,26 @@ class Watch:
             "offset": self._offsets[attempt, stream],
             "follow": True,
         }
-        quiet = self._left(_QUIET)
-        with self.connection.stream(f"{self.path}/logs", query, quiet=quiet) as answer:
-            self._heard = time.monotonic()
-            for piece in answer:
-                self._heard = time.monotonic()
+        silence = self._remaining(_MAX_SILENCE_SECONDS)
+        with self.connection.stream(f"{self.path}/logs", query, max_silence=silence) as response:
+            self._last_answer_at = time.monotonic()
+            for piece in response:
+                self._last_answer_at = time.monotonic()
                 yield piece
-                self._left(_QUIET)
+                self._remaining(_MAX_SILENCE_SECONDS)  # raises at the deadline
 
-    def _attempt(self, number: int) -> Iterator[Piece]:
-        yield from self.to_the_end(
-            number, lambda: chain(self.stream(number, "prepare"), self.output(number))
+    def _read_attempt(self, attempt: int) -> Iterator[LogPiece]:
+        yield from self.read_until_over(
+            attempt, lambda: chain(self.read_stream(attempt, "prepare"), self.read_output(attempt))
         )
-        yield from self._rest(number)
+        yield from self._read_rest(attempt)
 
-    def _rest(self, number: int) -> Iterator[Piece]:
-        # a runner may have a last word after its script
-        query = {"attempt": number}
-        known = [row.stream for row in self._streams(query) if self._has_more(number, row)]
-        for stream in known:
-            yield from self.stream(number, stream)
+    def _read_rest(self, attempt: int) -> Iterator[LogPiece]:
+        # the runner may write to the log after its script has exited
+        streams = self._streams({"attempt": attempt})
+        unread = [stream.stream for stream in streams if self._has_more(attempt, stream)]
+        for name in unread:
+            yield from self.read_stream(attempt, name)
 
     def _streams(self, query: dict[str, Any]) -> list[Stream]:
         while True:
@@ -160,44 +170,53 @@ class Watch:
             except NotFound:
                 return []
             except ServerUnreachable as error:
-                self._lost(error)
+                self._reconnect(error)
         return records(Stream, answer)
 
-    def _has_more(self, number: int, row: Stream) -> bool:
-        shown = row.stream in ("prepare", "output") or row.stream.startswith("rank-")
-        return shown and row.size > self._offsets[number, row.stream]
+    def _has_more(self, attempt: int, stream: Stream) -> bool:
+        name = stream.stream
+        is_shown = name in ("prepare", *self.output_streams())
+        return is_shown and stream.size > self._offsets[attempt, name]
 
-    def _is_over(self, number: int) -> bool:
+    def output_streams(self) -> list[str]:
+        """Return the streams with the output of the script."""
+        processes = self.view["nodes"] * self.view["processes_per_node"]
+        if processes > 1:
+            return [f"rank-{rank}" for rank in range(processes)]
+        return ["stdout", "stderr"] if self.split and self.view["split_stderr"] else ["output"]
+
+    def _is_over(self, attempt: int) -> bool:
         waits_for_another = self.view["state"] == JobState.QUEUED
-        return self.is_final or waits_for_another or self.view["attempt"] > number
+        return self.is_final or waits_for_another or self.view["attempt"] > attempt
 
-    def _left(self, most: float) -> float:
+    def _remaining(self, max_seconds: float) -> float:
+        """Return the seconds until the deadline, at most `max_seconds`; raise Expired at it."""
         if self.deadline is None:
-            return most
-        left = self.deadline - time.monotonic()
-        if left <= 0:
+            return max_seconds
+        remaining = self.deadline - time.monotonic()
+        if remaining <= 0:
             raise Expired
-        return min(most, left)
+        return min(max_seconds, remaining)
 
-    def _lost(self, error: ServerUnreachable) -> None:
-        """Bring the server back, or give somebody else the time to; raise when that is over."""
-        if time.monotonic() - self._heard > _PATIENCE:
+    def _reconnect(self, error: ServerUnreachable) -> None:
+        """Restart the server, or wait for someone else to; raise `error` after too long."""
+        if time.monotonic() - self._last_answer_at > _RECONNECT_SECONDS:
             raise error
         if not self.connection.revive():
-            time.sleep(self._left(1.0))
+            time.sleep(self._remaining(_RETRY_SECONDS))
 
 
-def labelled(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Turn the streams of ranks into one `output` of whole lines, each with its rank."""
-    begun: dict[str, bytes] = {}
+def label_ranks(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:
+    """Merge the streams of ranks into one `output` of whole lines, labelled with their rank."""
+    incomplete: dict[str, bytes] = {}
     for stream, piece in pieces:
         if not stream.startswith("rank-"):
             yield stream, piece
             continue
-        *lines, begun[stream] = (begun.get(stream, b"") + piece).split(b"\n")
+        *lines, incomplete[stream] = (incomplete.get(stream, b"") + piece).split(b"\n")
         if lines:
             yield "output", b"".join(_label(stream, line) for line in lines)
-    for stream, line in begun.items():
+    for stream, line in incomplete.items():
         if line:
             yield "output", _label(stream, line)
 
@@ -210,46 +229,48 @@ def _label(stream: str, line: bytes) -> bytes:
     return b"[rank " + stream.removeprefix("rank-").encode() + b"] " + line + b"\n"
 
 
-def _side_by_side(sources: list[Iterator[Piece]]) -> Iterator[Piece]:
-    """Read all sources at once, one thread each, and yield what comes first."""
-    arrived: SimpleQueue[Piece | BaseException | None] = SimpleQueue()
-    room = threading.Semaphore(_AHEAD)
-    left = threading.Event()
+def _read_concurrently(sources: list[Iterator[LogPiece]]) -> Iterator[LogPiece]:
+    """Read all sources at once, with one thread per source, and yield pieces as they arrive."""
+    queue: SimpleQueue[LogPiece | BaseException | None] = SimpleQueue()
+    free_slots = threading.Semaphore(_MAX_QUEUED_PIECES)
+    closed = threading.Event()
 
-    def read(source: Iterator[Piece]) -> None:
+    def read(source: Iterator[LogPiece]) -> None:
         end: BaseException | None = None
         try:
             for piece in source:
-                room.acquire()
-                if left.is_set():
+                free_slots.acquire()
+                if closed.is_set():
                     return
-                arrived.put(piece)
-        except BaseException as error:  # noqa: BLE001  raised again where it is read
+                queue.put(piece)
+        except BaseException as error:  # noqa: BLE001  raised again by the consumer
             end = error
         finally:
-            arrived.put(end)
+            queue.put(end)
 
     for source in sources:
         threading.Thread(target=read, args=(source,), daemon=True).start()
     try:
-        yield from _arrivals(arrived, room, len(sources))
+        yield from _consume(queue, free_slots, len(sources))
     finally:
-        left.set()
-        room.release(len(sources))
+        closed.set()
+        free_slots.release(len(sources))
 
 
-def _arrivals(
-    arrived: "SimpleQueue[Piece | BaseException | None]", room: threading.Semaphore, open_: int
-) -> Iterator[Piece]:
-    while open_:
-        item = arrived.get()
+def _consume(
+    queue: "SimpleQueue[LogPiece | BaseException | None]",
+    free_slots: threading.Semaphore,
+    open_sources: int,
+) -> Iterator[LogPiece]:
+    while open_sources:
+        item = queue.get()
         if item is None:
-            open_ -= 1
+            open_sources -= 1
         elif isinstance(item, BaseException):
             try:
                 raise item
             finally:
-                del item  # it holds this frame, which must not hold it
+                del item  # the exception refers to this frame, which must not refer to it
         else:
-            room.release()
+            free_slots.release()
             yield item

@@ -1,4 +1,4 @@
-"""Talking to a server: JSON and bytes over kept-alive connections, one a thread."""
+"""Exchanges JSON and bytes with a server over kept-alive connections, one per thread."""
 
 import http.client
 import json
@@ -15,53 +15,80 @@ from urllib.parse import urlencode
 from retarget import __version__
 from retarget.core.addresses import parse_address
 from retarget.core.errors import Invalid, RetargetError, ServerUnreachable, error_named
+from retarget.runner.durations import show_duration
 
 Query = Mapping[str, Any]
-_TRIES = 3  # a kept connection that was closed, then a server that had to be started again
-_CHUNK = 1 << 18
-_FIRST_ANSWER = 10.0  # seconds in which a server tells who it is
-_Read = TypeVar("_Read")
+_SWITCHING_PROTOCOLS = 101
+_MAX_TRIES = 3  # the kept connection may be closed, then the server may have to be restarted
+_CHUNK_BYTES = 1 << 18
+_CONNECT_SECONDS = 10
+_HEALTH_SECONDS = 10.0  # how long a server may take to identify itself
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens, and what opens it."""
+    """The URL of a server and the token that it accepts."""
 
     url: str
     token: str = ""
 
     def __post_init__(self) -> None:
         if not (self.token.isascii() and self.token.isprintable()):
-            raise Invalid("the token holds characters that no token has; see RETARGET_TOKEN")
+            raise Invalid("the token contains invalid characters; check RETARGET_TOKEN")
 
 
 class Server(Protocol):
-    """Knows where the server is, and what to do when it is gone."""
+    """Finds a server, and restarts it if it can."""
+
+    @property
+    def label(self) -> str:
+        """Where the server is, for a person; computed without any request."""
+        ...
 
     def find(self) -> Address:
-        """Return the address, or raise ServerUnreachable with what to do."""
+        """Return the address; raise ServerUnreachable, with what to do, if there is none."""
         ...
 
     def revive(self) -> Address | None:
-        """Bring a server back that stopped answering; None when that is not in our hands."""
+        """Restart a server that stopped answering; return None if someone else must do that."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """A server that somebody else runs."""
+class RemoteServer:
+    """A server that someone else runs, and the other servers of its database."""
 
     address: Address
+    others: tuple[Address, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return self.address.url
 
     def find(self) -> Address:
         return self.address
 
     def revive(self) -> Address | None:
+        """Return the first address that answers, if there are several."""
+        for address in (self.address, *self.others) if self.others else ():
+            try:
+                _connected(address).connection.close()
+            except ServerUnreachable:
+                continue
+            return address
         return None
 
 
+def remote_server(urls: str, token: str) -> RemoteServer:
+    """Return the server at `urls`: one address, or several with commas between them."""
+    addresses = [url.strip().rstrip("/") for url in urls.split(",")]
+    first, *others = [Address(url, token) for url in addresses if url] or [Address("", token)]
+    return RemoteServer(first, tuple(others))
+
+
 class Body(Protocol):
-    """Bytes to send, read piece by piece."""
+    """A request body that is read piece by piece."""
 
     def __enter__(self) -> "Body": ...
     def __exit__(self, *raised: object) -> None: ...
@@ -70,52 +97,58 @@ class Body(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A body that can be sent again: `open` starts it over."""
+    """A request body that can be sent again: `open` starts over."""
 
     open: Callable[[], Body]
     length: int
 
 
-class Answer:
-    """The bytes of one answer, as they come."""
+class Response:
+    """The body of a response, read as it arrives."""
 
-    def __init__(self, response: http.client.HTTPResponse, url: str, *, quiet: bool) -> None:
+    def __init__(self, response: http.client.HTTPResponse, url: str, *, may_pause: bool) -> None:
         self._response = response
         self._url = url
-        self._quiet = quiet
+        self._may_pause = may_pause
 
     def header(self, name: str) -> str | None:
         return self._response.getheader(name)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield pieces up to the true end; ServerUnreachable if the server went away before it.
+        """Yield pieces; raise ServerUnreachable if the connection breaks before the end.
 
-        TimeoutError says that one which may be quiet was so for as long as it was told.
+        Raise TimeoutError if a response that may pause did so for longer than it is allowed.
         """
         while piece := self._read():
             yield piece
 
     def _read(self) -> bytes:
         try:
-            return self._response.read1(_CHUNK)
+            return self._response.read1(_CHUNK_BYTES)
         except TimeoutError as error:
-            raise error if self._quiet else _dropped(self._url) from error
+            raise error if self._may_pause else _dropped(self._url) from error
         except (OSError, http.client.HTTPException) as error:
             raise _dropped(self._url) from error
 
 
 class Connection:
-    """One server, for any number of threads. Every failure is one of core.errors.
+    """A connection to one server, for any number of threads. All errors are from core.errors.
 
-    What `is_strange` is asked first who it is: any address may lead to anything.
+    With `verify`, the first request to an address checks that a Retarget server answers there.
     """
 
-    def __init__(self, server: Server, *, timeout: float = 60.0, is_strange: bool = False) -> None:
+    def __init__(self, server: Server, *, timeout: float = 60.0, verify: bool = False) -> None:
         self._server = server
         self._timeout = timeout
-        self._is_strange = is_strange
+        self._verify = verify
+        self._verified = ""  # the URL of the server that was verified last
         self._address: Address | None = None
         self._local = threading.local()
+
+    @property
+    def label(self) -> str:
+        """Where the server is, for a person; computed without any request."""
+        return self._server.label
 
     @property
     def address(self) -> Address:
@@ -124,7 +157,7 @@ class Connection:
         return self._address
 
     def revive(self) -> bool:
-        """Find or start the server again after it was lost; False if it is not ours to start."""
+        """Restart a server that was lost; return False if someone else must do that."""
         address = self._server.revive()
         if address is not None:
             self._address = address
@@ -136,7 +169,7 @@ class Connection:
     def post(
         self, path: str, body: Any = None, *, query: Query | None = None, repeatable: bool = False
     ) -> Any:
-        """Post JSON. Only a `repeatable` one is sent again when its connection broke."""
+        """Post JSON. Only a `repeatable` request is sent again if the connection breaks."""
         return self._json("POST", path, body, query=query, repeatable=repeatable)
 
     def put(self, path: str, body: Any) -> Any:
@@ -149,7 +182,7 @@ class Connection:
         return self._json("DELETE", path, query=query)
 
     def send(self, method: str, path: str, content: bytes | Content) -> Any:
-        """Send bytes that the server names by what they are: safe to send again."""
+        """Send bytes that the server stores by their digest: they can safely be sent again."""
         body = content if isinstance(content, bytes) else content.open
         length = len(content) if isinstance(content, bytes) else content.length
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(length)}
@@ -157,29 +190,51 @@ class Connection:
 
     @contextmanager
     def stream(
-        self, path: str, query: Query | None = None, *, quiet: float | None = None
-    ) -> Generator[Answer]:
-        """Get bytes as they come; `quiet` is how many seconds may pass without any."""
+        self, path: str, query: Query | None = None, *, max_silence: float | None = None
+    ) -> Generator[Response]:
+        """Get bytes as they arrive; `max_silence` is how many seconds may pass without any."""
         request = _Request("GET", _target(path, query), repeatable=True)
-        response = self._exchange(request, lambda response: response, timeout=quiet)
-        # while it flows it has its connection for itself: other requests open another
+        response = self._exchange(request, lambda response: response, timeout=max_silence)
+        # the response keeps this connection until its end: other requests open another one
         channel: _Channel = self._local.channel
         self._local.channel = None
         try:
-            yield Answer(response, channel.address.url, quiet=quiet is not None)
+            yield Response(response, channel.address.url, may_pause=max_silence is not None)
         finally:
-            if response.isclosed() and self._local.channel is None:
+            # another thread may read the end of it
+            if response.isclosed() and getattr(self._local, "channel", None) is None:
                 self._local.channel = channel
-            else:  # left before its end: the rest must not be read as another answer
+            else:  # not read to its end: the rest must not be taken for another response
                 response.close()
-                channel.line.close()
+                channel.connection.close()
+
+    def upgrade(
+        self, path: str, query: Query | None, headers: Mapping[str, str]
+    ) -> tuple[socket.socket, Callable[[str], str | None], str]:
+        """Turn a new connection into one of another protocol.
+
+        Return its socket, what reads the headers of the answer, and the URL of the server.
+        """
+        channel = _connected(self.address)
+        url = channel.address.url
+        channel.connection.sock.settimeout(self._timeout)
+        request = _Request(
+            "GET", _target(path, query), headers={"Connection": "Upgrade", **headers}
+        )
+        try:
+            response = channel.exchange(request)
+            if response.status != _SWITCHING_PROTOCOLS:
+                raise _problem(response) or ServerUnreachable(f"{url} did not upgrade a connection")
+        except (OSError, http.client.HTTPException) as error:
+            raise _dropped(url) from error
+        return channel.take_socket(), response.getheader, url
 
     def close(self) -> None:
-        """Close this thread's connection; the next request opens another."""
+        """Close the connection of this thread; the next request opens another one."""
         channel: _Channel | None = getattr(self._local, "channel", None)
         self._local.channel = None
         if channel is not None:
-            channel.line.close()
+            channel.connection.close()
 
     def _json(
         self,
@@ -198,27 +253,27 @@ class Connection:
     def _exchange(
         self,
         request: "_Request",
-        read: Callable[[http.client.HTTPResponse], _Read],
+        read: Callable[[http.client.HTTPResponse], _Result],
         *,
         timeout: float | None = None,
-    ) -> _Read:
-        for left in reversed(range(_TRIES)):
+    ) -> _Result:
+        for tries_left in reversed(range(_MAX_TRIES)):
             try:
                 return self._once(request, read, timeout or self._timeout)
-            except _Refused:  # it was never sent: any request may try again
-                if not left or not self.revive():
+            except _Refused:  # the request was never sent: any request may be tried again
+                if not tries_left or not self.revive():
                     raise
             except _Dropped:
-                if not left or not request.repeatable:
+                if not tries_left or not request.repeatable:
                     raise
         raise AssertionError("the last try returns or raises")
 
     def _once(
         self,
         request: "_Request",
-        read: Callable[[http.client.HTTPResponse], _Read],
+        read: Callable[[http.client.HTTPResponse], _Result],
         timeout: float,
-    ) -> _Read:
+    ) -> _Result:
         channel = self._channel(timeout)
         try:
             response = channel.exchange(request)
@@ -228,30 +283,30 @@ class Connection:
         except TimeoutError as error:
             self.close()
             raise ServerUnreachable(
-                f"the server at {channel.address.url} did not answer for {timeout:g} s"
+                f"the server at {channel.address.url} did not answer for {show_duration(timeout)}"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise _dropped(channel.address.url) from error
         except BaseException:
-            self.close()  # left in the middle: nobody else may use what is left of it
+            self.close()  # interrupted: the rest of the response must not reach another request
             raise
         try:
             raise problem
         finally:
-            del problem  # else it and this frame would keep each other, and the socket, alive
+            del problem  # otherwise the error and this frame keep each other, and the socket, alive
 
     def _channel(self, timeout: float) -> "_Channel":
-        held: _Channel | None = getattr(self._local, "channel", None)
-        if held is None or held.address != self.address or held.is_closed():
+        channel: _Channel | None = getattr(self._local, "channel", None)
+        if channel is None or channel.address != self.address or channel.is_closed():
             self.close()
-            held = _connected(self.address)
-            if self._is_strange:
-                _meet(held)
-                self._is_strange = False
-            self._local.channel = held
-        held.line.sock.settimeout(timeout)
-        return held
+            channel = _connected(self.address)
+            if self._verify and self._verified != self.address.url:
+                _verify(channel)
+                self._verified = self.address.url
+            self._local.channel = channel
+        channel.connection.sock.settimeout(timeout)
+        return channel
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,99 +323,111 @@ class _Request:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class _Channel:
-    line: http.client.HTTPConnection
+    connection: http.client.HTTPConnection
     address: Address
     prefix: str
 
     def is_closed(self) -> bool:
-        """Tell whether the other side hung up: between requests nothing else can be readable."""
-        if self.line.sock is None:
+        """Whether the server closed it: between requests nothing else makes it readable."""
+        if self.connection.sock is None:
             return True
         poll = select.poll()
-        poll.register(self.line.sock, select.POLLIN)
+        poll.register(self.connection.sock, select.POLLIN)
         return bool(poll.poll(0))
+
+    def take_socket(self) -> socket.socket:
+        """Return the socket: it is the caller's to close from now on."""
+        taken, self.connection.sock = self.connection.sock, None
+        return taken
 
     def exchange(self, request: _Request) -> http.client.HTTPResponse:
         headers = {"Authorization": f"Bearer {self.address.token}", **request.headers}
         with request.opened() as body:
-            # an early answer, such as a full disk, is worth more than the pipe it broke
+            # the server may answer early, for example that its disk is full: read that answer
             with suppress(BrokenPipeError, ConnectionResetError):
-                self.line.request(request.method, self.prefix + request.target, body, headers)
-            return self.line.getresponse()
+                self.connection.request(request.method, self.prefix + request.target, body, headers)
+            return self.connection.getresponse()
 
 
 class _Refused(ServerUnreachable):
-    """No connection came about."""
+    """No connection could be opened."""
 
 
 class _Dropped(ServerUnreachable):
-    """The connection broke before the answer was complete."""
+    """The connection broke before the response was complete."""
 
 
 def _dropped(url: str) -> _Dropped:
-    return _Dropped(f"the server at {url} closed the connection before it had answered")
+    return _Dropped(f"the server at {url} closed the connection before it answered")
 
 
 def _connected(address: Address) -> _Channel:
-    parts = parse_address(address.url)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=10, blocksize=_CHUNK)
+    url = parse_address(address.url)
+    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+    connection = kind(
+        url.hostname or "", url.port, timeout=_CONNECT_SECONDS, blocksize=_CHUNK_BYTES
+    )
     try:
         connection.connect()
     except (socket.gaierror, UnicodeError) as error:
-        raise ServerUnreachable(f"{address.url}: there is no host {parts.hostname!r}") from error
+        raise _Refused(
+            f"{address.url}: the host {url.hostname!r} was not found; check the address"
+        ) from error
     except OSError as error:
         why = error.strerror or str(error) or type(error).__name__
         raise _Refused(
-            f"no server answers at {address.url} ({why}); is it running, and is that its address?"
+            f"no server answers at {address.url} ({why}); check the address and the server"
         ) from error
     connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    channel = _Channel(connection, address, parts.path.rstrip("/"))
-    # it ends with its thread or its Connection, whichever ends first, and nobody else tells it to
+    channel = _Channel(connection, address, url.path.rstrip("/"))
+    # it must be closed when its thread or its Connection ends, and nothing else does that
     weakref.finalize(channel, connection.close).atexit = False
     return channel
 
 
-def _meet(channel: _Channel) -> None:
-    """Raise ServerUnreachable unless a server of ours answers, and soon."""
+def _verify(channel: _Channel) -> None:
+    """Raise ServerUnreachable unless a Retarget server answers, and soon."""
     url = channel.address.url
-    channel.line.sock.settimeout(_FIRST_ANSWER)
+    channel.connection.sock.settimeout(_HEALTH_SECONDS)
     try:
         response = channel.exchange(_Request("GET", "/health"))
-        told, who = response.read(_CHUNK), f"it says {response.status} {response.reason}"
-        is_ours = response.status == 200 and json.loads(told)["status"] == "ok"
+        body, problem = (
+            response.read(_CHUNK_BYTES),
+            f"it answers {response.status} {response.reason}",
+        )
+        is_retarget = response.status == 200 and json.loads(body)["status"] == "ok"
     except TimeoutError as error:
-        channel.line.close()
+        channel.connection.close()
         raise ServerUnreachable(
-            f"what listens at {url} has not answered for {_FIRST_ANSWER:g} s; is it a Retarget "
-            "server?"
+            f"no answer from {url} after {show_duration(_HEALTH_SECONDS)}; check that a Retarget "
+            "server listens there"
         ) from error
     except (OSError, http.client.HTTPException):
-        is_ours, who = False, "it does not speak HTTP"
+        is_retarget, problem = False, "it does not speak HTTP"
     except (ValueError, KeyError, TypeError, RecursionError):
-        is_ours, who = False, "its answer is another"
-    if not is_ours:
-        channel.line.close()
-        raise ServerUnreachable(f"what answers at {url} is not a Retarget server: {who}")
+        is_retarget, problem = False, "its response has an unknown format"
+    if not is_retarget:
+        channel.connection.close()
+        raise ServerUnreachable(f"{url} is not a Retarget server: {problem}")
 
 
 def _target(path: str, query: Query | None) -> str:
-    given = {key: _plain(value) for key, value in (query or {}).items() if value is not None}
-    return f"{path}?{urlencode(given, doseq=True, errors='replace')}" if given else path
+    values = {key: _plain(value) for key, value in (query or {}).items() if value is not None}
+    return f"{path}?{urlencode(values, doseq=True, errors='replace')}" if values else path
 
 
 def _encoded(body: Any) -> bytes:
     try:
         return json.dumps(body).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise Invalid(f"what was given cannot be sent: {error}") from error
+        raise Invalid(f"the request cannot be sent as JSON: {error}") from error
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return [str(each) for each in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return [str(item) for item in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     return str(value)
 
 
@@ -368,18 +435,19 @@ def _problem(response: http.client.HTTPResponse) -> RetargetError | None:
     if 200 <= response.status < 300:
         return None
     version = response.getheader("Retarget-Version", __version__)
-    return _error(response, response.read(), "" if version == __version__ else version)
+    other = "" if version == __version__ else version
+    return _error(response, response.read(), other_version=other)
 
 
-def _error(response: http.client.HTTPResponse, body: bytes, other: str) -> RetargetError:
-    """Return the error that was answered; one of another version may come of just that."""
-    status, reason = response.status, response.reason
-    hint = f" (the server is retarget {other}, and this is {__version__})" if other else ""
+def _error(response: http.client.HTTPResponse, body: bytes, *, other_version: str) -> RetargetError:
+    """Return the error of an answer. A different version of the server may be its cause."""
+    versions = f" (the server is retarget {other_version}, this is {__version__})"
+    hint = versions if other_version else ""
     try:
-        told = json.loads(body)
-        return error_named(told["error"], f"{told['message']}{hint}", field=told.get("field"))
+        answer = json.loads(body)
+        return error_named(answer["error"], f"{answer['message']}{hint}", field=answer.get("field"))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return RetargetError(f"the server answered {status} {reason} and did not say why")
+        return RetargetError(f"the server answered {response.status} {response.reason}{hint}")
 
 
 def _decoded(response: http.client.HTTPResponse) -> Any:
@@ -387,4 +455,6 @@ def _decoded(response: http.client.HTTPResponse) -> Any:
     try:
         return json.loads(body) if body else None
     except (ValueError, RecursionError) as error:
-        raise ServerUnreachable("what answered there is not a Retarget server") from error
+        raise ServerUnreachable(
+            "the response is not JSON; check the address of the server"
+        ) from error

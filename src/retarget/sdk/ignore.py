@@ -1,126 +1,258 @@
-"""Which paths of a folder belong to its snapshot: `.amlignore` or `.gitignore`, by git's rules.
+"""Decides which files of a folder belong to its snapshot, by the rules of git.
 
-The rules come from `.amlignore` files if the folder itself has one, else from `.gitignore` files,
-those of the folders above it up to the git repository's root, and `.git/info/exclude`. Where the
-rules from above leave out the whole folder they do not count: the user has named it.
+The rules come from the first of `.retargetignore`, `.amlignore` and `.gitignore` that the folder
+itself has, and from the files of the same name below it. The `.gitignore` files of its parents, up
+to the root of the git repository, and `.git/info/exclude` apply if it has neither of the other two.
+If the rules of the parents exclude the whole folder, they are ignored, because the user named the
+folder explicitly. `ignore` in the project's retarget.toml precedes all of these files. Some names
+are excluded by default: runner/default_exclusions.py lists them.
 
-The patterns are git's `wildmatch`, written here as regular expressions over bytes, and a test
-holds them against git itself. Not `pathspec`: it lets `!src/` bring back `src/logs` after `logs`,
-knows no `[[:digit:]]`, and takes 60 ms to import. As in git, an ignore file that is a link is not
-read. Unlike git, a tracked file can be left out, and the user's own `core.excludesFile` is not
-read, so that all who send one folder send the same snapshot.
+As in git, a `.gitignore` file that is a link is not read. Unlike git, a tracked file can be
+excluded, and the user's `core.excludesFile` is not read, so that everyone who sends a folder sends
+the same snapshot.
 """
 
 import os
-import re
 import stat
-import string
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from pathlib import Path
 
 from retarget.core.errors import Invalid
+from retarget.core.exclusions import ALWAYS, DEFAULT
+from retarget.runner import default_exclusions as names
+from retarget.sdk.wildmatch import IgnoreFile, Pattern
 
-ALWAYS = frozenset(
-    b".git __pycache__ .pytest_cache .mypy_cache .ruff_cache .ipynb_checkpoints .hypothesis .tox"
-    b" .nox .DS_Store".split()
+_RETARGET, _AML, _GIT, _DOCKER = b".retargetignore", b".amlignore", b".gitignore", b".dockerignore"
+_PROJECT = "retarget.toml"
+_ALWAYS = frozenset(name.encode() for name in names.ALWAYS if "*" not in name)
+_SECRETS = IgnoreFile(
+    "\n".join([*names.SECRETS, *(f"!{name}" for name in names.NOT_SECRET)]).encode()
 )
-_ENVIRONMENT_MARKS = frozenset({b"pyvenv.cfg", b"conda-meta"})
-_HOME_MARKS = {b"server.lock", b"token"}
-_AML, _GIT, _DOCKER = b".amlignore", b".gitignore", b".dockerignore"
+_TOOL_FOLDERS = frozenset(name.rstrip("/").encode() for name in names.TOOL_FOLDERS)
+_ENVIRONMENT_MARKS = frozenset(name.encode() for name in names.ENVIRONMENT_MARKS)
+_HOME_MARKS = {name.encode() for name in names.HOME_MARKS}
+_DOWNLOAD_MARK = names.DOWNLOAD_MARK.encode()
+
+Refuse = Callable[[bytes, OSError], None]  # the path of a folder that cannot be listed, and why
+Exclude = Callable[[bytes, str], None]  # a path, with a slash if it is a folder, and its rule
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectRules:
+    """The patterns that a project's retarget.toml ignores; they precede all ignore files."""
+
+    folder: Path  # of the file: patterns with a slash are relative to it
+    patterns: tuple[str, ...]
+
+
+class CodeFiles:
+    """The files of a code folder, and what is excluded."""
+
+    def __init__(
+        self, root: bytes, include: frozenset[bytes], project: ProjectRules | None = None
+    ) -> None:
+        self.root = root
+        self.excluded: list[tuple[bytes, str]] = []
+        self.ignore_file = ignore_file_of(root)
+        self._include = include
+        self._project = project
+
+    def walk(self, refuse: Refuse) -> Iterator[tuple[bytes, os.DirEntry[bytes]]]:
+        return walk(self.root, refuse, self._exclude, self._include, self._project)
+
+    def _exclude(self, path: bytes, rule: str) -> None:
+        self.excluded.append((path, rule))
+
+
+class ContextFiles:
+    """The files of a build context."""
+
+    def __init__(self, root: bytes) -> None:
+        self.root = root
+        self.excluded: list[tuple[bytes, str]] = []  # as with Docker, this is not reported
+        self.ignore_file = ".dockerignore"
+
+    def walk(self, refuse: Refuse) -> Iterator[tuple[bytes, os.DirEntry[bytes]]]:
+        return walk_context(self.root, refuse)
 
 
 def walk(
-    folder: bytes, refuse: Callable[[bytes, OSError], None]
+    folder: bytes,
+    refuse: Refuse,
+    exclude: Exclude | None = None,
+    include: frozenset[bytes] = frozenset(),
+    project: ProjectRules | None = None,
 ) -> Iterator[tuple[bytes, os.DirEntry[bytes]]]:
-    """Yield the path and entry of everything in the snapshot but the folders themselves.
+    """Yield the path and the entry of every file of the snapshot.
 
-    A folder that cannot be listed is handed to `refuse`; one that vanishes is passed over.
+    A folder that was deleted is skipped.
+
+    Args:
+        folder: The folder to walk.
+        refuse: Called for a folder that cannot be listed.
+        exclude: Called for every path that is excluded, but not for those below it.
+        include: Paths in the folder that are included whatever the rules say.
+        project: Patterns of the project's settings.
     """
-    pending = [(b"", _scope_at(folder))]
-    while pending:
-        path, scope = pending.pop()
-        entries = _list(folder, path, refuse)
-        names = {entry.name for entry in entries}
-        if path and not _ENVIRONMENT_MARKS.isdisjoint(names):
-            continue  # a virtual environment, of venv or of conda
-        if path and names >= _HOME_MARKS:
-            continue  # a home of ours: it holds secrets, and changes while it is read
-        if scope.source in names:
-            scope = scope.reading(os.path.join(folder, path, scope.source))
-        for entry in entries:
-            is_folder = entry.is_dir(follow_symlinks=False)
-            if _never(entry.name, is_folder) or scope.leaves_out(entry.name, is_folder):
+    scope = _with_project(_scope_at(folder), folder, project)
+    yield from _Walk(folder, refuse, exclude or _ignore, include).files(scope)
+
+
+def _ignore(_path: bytes, _rule: str) -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A folder to be read, and what applies in it."""
+
+    path: bytes  # empty, or with a slash at the end
+    scope: "_Scope"
+    included: bool = False  # the user asked for it or for a folder above
+    rule: str | None = None  # excludes all of it but the paths that the user asked for
+
+
+class _Walk:
+    def __init__(
+        self, folder: bytes, refuse: Refuse, exclude: Exclude, include: frozenset[bytes]
+    ) -> None:
+        self._folder = folder
+        self._refuse = refuse
+        self._exclude = exclude
+        self._include = include
+        self._above_include = {folder for path in include for folder in _parents(path)}
+
+    def files(self, scope: "_Scope") -> Iterator[tuple[bytes, os.DirEntry[bytes]]]:
+        pending = [_Place(b"", scope, included=b"" in self._include)]
+        while pending:
+            place = pending.pop()
+            entries = _list(self._folder, place.path, self._refuse)
+            place = self._with_content(place, {entry.name for entry in entries})
+            if place.rule is not None and not self._is_above_include(place.path[:-1]):
+                self._exclude(place.path, place.rule)
                 continue
-            if is_folder:
-                pending.append((path + entry.name + b"/", scope.below(entry.name)))
-            else:
-                yield path + entry.name, entry
+            for entry in entries:
+                is_folder = entry.is_dir(follow_symlinks=False)
+                rule, included = self._rule(place, entry.name, is_folder)
+                path = place.path + entry.name
+                if is_folder and (rule is None or self._is_above_include(path)):
+                    scope = place.scope.below(entry.name)
+                    pending.append(_Place(path + b"/", scope, included, rule))
+                elif rule is None:
+                    yield path, entry
+                else:
+                    self._exclude(path + b"/" if is_folder else path, rule)
+
+    def _is_above_include(self, path: bytes) -> bool:
+        return path in self._above_include
+
+    def _with_content(self, place: _Place, content: set[bytes]) -> _Place:
+        """Return the folder with the rules that follow from the names in it."""
+        if place.path and place.rule is None:
+            rule = _rule_of_content(content)
+            is_named = place.path[:-1] in self._include
+            if rule and (not is_named or content >= _HOME_MARKS):
+                return replace(place, rule=rule)
+        if place.scope.source not in content or place.included:
+            return place
+        file = place.path + place.scope.source
+        return replace(
+            place, scope=place.scope.with_file(os.path.join(self._folder, file), os.fsdecode(file))
+        )
+
+    def _rule(self, place: _Place, name: bytes, is_folder: bool) -> tuple[str | None, bool]:
+        """Return the rule that excludes this name, and whether the user asked for its path."""
+        if self._include and place.path + name in self._include:
+            return None, True
+        if place.included:
+            return _default_rule(name, is_folder), True
+        return place.rule or place.scope.rule(name, is_folder), False
 
 
-def walk_context(
-    folder: bytes, refuse: Callable[[bytes, OSError], None]
-) -> Iterator[tuple[bytes, os.DirEntry[bytes]]]:
-    """Yield what a folder gives to the build of an image: all that `.dockerignore` leaves in.
+def _parents(path: bytes) -> Iterator[bytes]:
+    while path := path.rpartition(b"/")[0]:
+        yield path
 
-    Its rules are not git's: each counts from the folder itself on, covers what is below what it
-    matches, and the last that does decides. A Dockerfile and the rules themselves are always in.
+
+def _rule_of_content(content: set[bytes]) -> str | None:
+    """Return the rule that excludes a folder with this content."""
+    if not _ENVIRONMENT_MARKS.isdisjoint(content) or content >= _HOME_MARKS:
+        return ALWAYS
+    return DEFAULT if _DOWNLOAD_MARK in content else None
+
+
+def walk_context(folder: bytes, refuse: Refuse) -> Iterator[tuple[bytes, os.DirEntry[bytes]]]:
+    """Yield the path and the entry of every file of a build context.
+
+    `.dockerignore` has other rules than git: patterns are relative to the context, a match covers
+    everything below it, and the last matching pattern decides. Dockerfiles and `.dockerignore`
+    itself are always included.
     """
     rules = list(_docker_patterns(_read(os.path.join(folder, _DOCKER), follow=True) or b""))
-    may_return = any(rule.negated for rule in rules)
+    has_exceptions = any(rule.negated for rule in rules)
     pending = [b""]
     while pending:
         path = pending.pop()
         for entry in _list(folder, path, refuse):
             inside = path + entry.name
             is_folder = entry.is_dir(follow_symlinks=False)
-            if _never(entry.name, is_folder):
+            if _is_always_ignored(entry.name, is_folder):
                 continue
-            out = _left_out(inside, rules) and not _builds(entry.name)
-            if is_folder and (not out or may_return):
+            excluded = _is_excluded(inside, rules) and not _is_build_file(entry.name)
+            if is_folder and (not excluded or has_exceptions):
                 pending.append(inside + b"/")
-            elif not is_folder and not out:
+            elif not is_folder and not excluded:
                 yield inside, entry
 
 
-def _left_out(path: bytes, rules: "list[_Pattern]") -> bool:
+def _is_excluded(path: bytes, rules: "list[Pattern]") -> bool:
     names = path.split(b"/")
-    above = [b"/".join(names[: count + 1]) for count in range(len(names))]
-    out = False
+    prefixes = [b"/".join(names[: count + 1]) for count in range(len(names))]
+    excluded = False
     for rule in rules:
-        if out == rule.negated and any(rule.regex.fullmatch(each) for each in above):
-            out = not rule.negated
-    return out
+        if excluded == rule.negated and any(rule.regex.fullmatch(prefix) for prefix in prefixes):
+            excluded = not rule.negated
+    return excluded
 
 
-def _builds(name: bytes) -> bool:
+def _is_build_file(name: bytes) -> bool:
     return name == _DOCKER or b"dockerfile" in name.lower()
 
 
-def _docker_patterns(content: bytes) -> "Iterator[_Pattern]":
+def _docker_patterns(content: bytes) -> "Iterator[Pattern]":
     for line in content.removeprefix(b"\xef\xbb\xbf").splitlines():
         text = line.strip()
         negated = text.startswith(b"!")
         path = os.path.normpath(text[negated:].strip() or b".").strip(b"/")
         if not text.startswith(b"#") and path != b".":
-            yield _Pattern(path, negated, folders_only=False, by_name=False)
+            yield Pattern(path, negated, folders_only=False, by_name=False)
 
 
-def source_of(folder: bytes) -> str:
-    """Return the name of the ignore file that counts in this folder."""
-    return (_AML if os.path.isfile(os.path.join(folder, _AML)) else _GIT).decode()
+def ignore_file_of(folder: bytes) -> str:
+    """Return the name of the ignore files that apply to this folder."""
+    for name in (_RETARGET, _AML):
+        if os.path.isfile(os.path.join(folder, name)):
+            return name.decode()
+    return _GIT.decode()
 
 
-def _never(name: bytes, is_folder: bool) -> bool:
-    return name in ALWAYS or (not is_folder and name.endswith(b".pyc"))
+def _is_always_ignored(name: bytes, is_folder: bool) -> bool:
+    return name in _ALWAYS or (not is_folder and name.endswith(b".pyc"))
 
 
-def _list(
-    folder: bytes, path: bytes, refuse: Callable[[bytes, OSError], None]
-) -> list[os.DirEntry[bytes]]:
+def _default_rule(name: bytes, is_folder: bool) -> str | None:
+    """Return the rule that excludes a name even in a folder that the user asked for."""
+    if _is_always_ignored(name, is_folder):
+        return ALWAYS
+    secret = _SECRETS.match(name, name, is_folder)
+    return DEFAULT if secret is not None and not secret.negated else None
+
+
+def _list(folder: bytes, path: bytes, refuse: Refuse) -> list[os.DirEntry[bytes]]:
     try:
-        with os.scandir(os.path.join(folder, path)) as found:
-            return list(found)
+        with os.scandir(os.path.join(folder, path)) as entries:
+            return list(entries)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -129,62 +261,107 @@ def _list(
 
 
 @dataclass(frozen=True, slots=True)
+class _Layer:
+    """The rules of one file, with the path from its folder to the folder that is being read."""
+
+    path: bytes
+    rules: IgnoreFile
+    name: str  # the path of the file, for people
+
+    def below(self, name: bytes) -> "_Layer":
+        return replace(self, path=self.path + name + b"/")
+
+
+@dataclass(frozen=True, slots=True)
 class _Scope:
-    """The rules in force in one folder; each with the path from its own folder to this one."""
+    """The rules that apply to one folder."""
 
     source: bytes
-    layers: "tuple[tuple[bytes, IgnoreFile], ...]" = ()  # the deepest first: it wins
+    layers: tuple[_Layer, ...] = ()  # the deepest first: it has precedence
+    project: _Layer | None = None  # has precedence over all of them
 
-    def leaves_out(self, name: bytes, is_folder: bool) -> bool:
-        for prefix, rules in self.layers:
-            verdict = rules.verdict(prefix + name, name, is_folder)
-            if verdict is not None:
-                return verdict
-        return False
+    def rule(self, name: bytes, is_folder: bool) -> str | None:
+        """Return the rule that excludes a name, or None."""
+        if _is_always_ignored(name, is_folder):
+            return ALWAYS
+        pattern, file = self.match(name, is_folder)
+        if pattern is not None and not pattern.negated:
+            return file
+        if pattern is not None and pattern.has_letters:
+            return None  # but `!*` is no request for files that may hold secrets
+        return _excluded_by_default(name, is_folder)
+
+    def match(self, name: bytes, is_folder: bool) -> tuple[Pattern | None, str]:
+        """Return the pattern that decides about a name, if any, and the file that it is in."""
+        for layer in (self.project, *self.layers) if self.project else self.layers:
+            pattern = layer.rules.match(layer.path + name, name, is_folder)
+            if pattern is not None:
+                return pattern, layer.name
+        return None, ""
 
     def below(self, name: bytes) -> "_Scope":
-        if not self.layers:
+        if not self.layers and self.project is None:
             return self
-        return replace(self, layers=tuple((p + name + b"/", rules) for p, rules in self.layers))
+        layers = tuple(layer.below(name) for layer in self.layers)
+        project = None if self.project is None else self.project.below(name)
+        return replace(self, layers=layers, project=project)
 
-    def reading(self, path: bytes) -> "_Scope":
-        content = _read(path, follow=self.source == _AML)
+    def with_file(self, path: bytes, name: str) -> "_Scope":
+        content = _read(path, follow=self.source != _GIT)
         if content is None:
             return self
-        return replace(self, layers=((b"", IgnoreFile(content)), *self.layers))
+        return replace(self, layers=(_Layer(b"", IgnoreFile(content), name), *self.layers))
+
+
+def _excluded_by_default(name: bytes, is_folder: bool) -> str | None:
+    if is_folder and name in _TOOL_FOLDERS:
+        return DEFAULT
+    return _default_rule(name, is_folder)
+
+
+def _with_project(scope: _Scope, folder: bytes, project: ProjectRules | None) -> _Scope:
+    if project is None:
+        return scope
+    path = os.path.relpath(os.path.realpath(folder), os.path.realpath(os.fsencode(project.folder)))
+    rules = IgnoreFile(b"\n".join(pattern.encode() for pattern in project.patterns))
+    return replace(scope, project=_Layer(b"" if path == b"." else path + b"/", rules, _PROJECT))
 
 
 def _scope_at(folder: bytes) -> _Scope:
-    if source_of(folder) == _AML.decode():
-        return _Scope(_AML)
+    source = ignore_file_of(folder).encode()
+    if source != _GIT:
+        return _Scope(source)
     folder = os.path.realpath(folder)
     top = _repository(folder)
     if top is None:
         return _Scope(_GIT)
-    scope = _Scope(_GIT).reading(os.path.join(_git_folder(top), b"info", b"exclude"))
-    at = top
+    excludes = os.path.join(_git_folder(top), b"info", b"exclude")
+    scope = _Scope(_GIT).with_file(excludes, ".git/info/exclude")
+    parent = top
     for name in os.path.relpath(folder, top).split(b"/") if folder != top else ():
-        scope = scope.reading(os.path.join(at, _GIT))
-        if scope.leaves_out(name, is_folder=True):
+        file = os.path.join(parent, _GIT)
+        scope = scope.with_file(file, os.fsdecode(os.path.relpath(file, folder)))
+        pattern, _ = scope.match(name, is_folder=True)
+        if pattern is not None and not pattern.negated:
             return _Scope(_GIT)
-        scope, at = scope.below(name), os.path.join(at, name)
+        scope, parent = scope.below(name), os.path.join(parent, name)
     return scope
 
 
 def _repository(folder: bytes) -> bytes | None:
-    """Return the nearest folder, this one or above, that is the root of a git work tree."""
+    """Return the root of the git work tree that the folder is in, or None."""
     while True:
         mark = os.path.join(folder, b".git")
         if os.path.isfile(mark) or os.path.exists(os.path.join(mark, b"HEAD")):
             return folder
-        above = os.path.dirname(folder)
-        if above == folder:
+        parent = os.path.dirname(folder)
+        if parent == folder:
             return None
-        folder = above
+        folder = parent
 
 
 def _git_folder(top: bytes) -> bytes:
-    """Return the folder that has `info/`: a worktree's and a submodule's `.git` is a file."""
+    """Return the folder that has `info/`: in a worktree or a submodule, `.git` is a file."""
     git = os.path.join(top, b".git")
     pointer = _read(git) or b""
     if pointer.startswith(b"gitdir:"):
@@ -194,197 +371,12 @@ def _git_folder(top: bytes) -> bytes:
 
 
 def _read(path: bytes, *, follow: bool = False) -> bytes | None:
-    """Return the content of a plain file, None if there is none, Invalid if it may not be read."""
+    """Return the content of a regular file, or None; raise Invalid without permission to read."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
         with open(os.open(path, flags), "rb") as file:
             return file.read() if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
     except PermissionError as error:
         raise Invalid(f"{os.fsdecode(path)} cannot be read: {error.strerror}") from error
-    except (OSError, ValueError):  # the latter for a path with a NUL, which a .git file may give
+    except (OSError, ValueError):  # ValueError: a .git file may contain a path with a NUL
         return None
-
-
-@dataclass(frozen=True)
-class _Pattern:
-    text: bytes
-    negated: bool
-    folders_only: bool
-    by_name: bool  # without a slash a pattern is held against the name, else against the path
-
-    @property
-    def is_literal(self) -> bool:
-        return _literal_length(self.text) == len(self.text)
-
-    @property
-    def is_ending(self) -> bool:
-        return (
-            self.by_name
-            and self.text[:1] == b"*"
-            and _literal_length(self.text[1:]) == (len(self.text) - 1)
-        )
-
-    @cached_property
-    def expression(self) -> bytes:
-        return _expression(self.text)
-
-    @cached_property
-    def regex(self) -> re.Pattern[bytes]:
-        return re.compile(self.expression, re.DOTALL)
-
-
-class IgnoreFile:
-    """The patterns of one ignore file. The last that matches decides."""
-
-    def __init__(self, content: bytes) -> None:
-        self._last_first = list(_patterns(content))[::-1]
-        literals = [pattern for pattern in self._last_first if pattern.is_literal]
-        endings = [pattern for pattern in self._last_first if pattern.is_ending]
-        globs = [p for p in self._last_first if not p.is_literal and not p.is_ending]
-        self._names = frozenset(pattern.text for pattern in literals if pattern.by_name)
-        self._paths = frozenset(pattern.text for pattern in literals if not pattern.by_name)
-        self._endings = tuple(pattern.text[1:] for pattern in endings)
-        self._name_globs = _any_of([pattern for pattern in globs if pattern.by_name])
-        self._path_globs = _any_of([pattern for pattern in globs if not pattern.by_name])
-
-    def verdict(self, path: bytes, name: bytes, is_folder: bool) -> bool | None:
-        """Tell whether `path`, from this file's folder on, is left out; None: no pattern says."""
-        if not self._concerns(path, name):
-            return None
-        for pattern in self._last_first:
-            if pattern.folders_only and not is_folder:
-                continue
-            if pattern.regex.fullmatch(name if pattern.by_name else path):
-                return not pattern.negated
-        return None
-
-    def _concerns(self, path: bytes, name: bytes) -> bool:
-        # most paths match no pattern: a few set lookups must be all they cost
-        return (
-            name in self._names
-            or name.endswith(self._endings)
-            or path in self._paths
-            or (self._name_globs is not None and self._name_globs.fullmatch(name) is not None)
-            or (self._path_globs is not None and self._path_globs.fullmatch(path) is not None)
-        )
-
-
-def _any_of(patterns: list[_Pattern]) -> re.Pattern[bytes] | None:
-    if not patterns:
-        return None
-    return re.compile(b"|".join(pattern.expression for pattern in patterns), re.DOTALL)
-
-
-def _patterns(content: bytes) -> Iterator[_Pattern]:
-    for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
-        text = line.removesuffix(b"\r").partition(b"\0")[0]
-        if text and not line.startswith(b"#"):
-            yield _pattern(_without_trailing_spaces(text))
-
-
-def _without_trailing_spaces(text: bytes) -> bytes:
-    stripped = text.rstrip(b" ")
-    backslashes = len(stripped) - len(stripped.rstrip(b"\\"))
-    return text[: len(stripped) + backslashes % 2]  # an odd one keeps the space behind it
-
-
-def _pattern(text: bytes) -> _Pattern:
-    negated = text.startswith(b"!")
-    text = text[1:] if negated else text
-    folders_only = text.endswith(b"/")
-    text = text[:-1] if folders_only else text
-    by_name = b"/" not in text
-    return _Pattern(text.removeprefix(b"/"), negated, folders_only, by_name)
-
-
-def _literal_length(text: bytes) -> int:
-    found = re.search(rb"[*?[\\]", text)
-    return len(text) if found is None else found.start()
-
-
-_NOTHING = rb"(?!)"
-
-
-def _expression(text: bytes) -> bytes:
-    """Translate a pattern; a malformed one matches nothing, as in git."""
-    # git compares the part before the first wildcard by itself: `a**/b` is `a` and then `**/b`
-    at = _literal_length(text)
-    parts, text = [re.escape(text[:at])], text[at:]
-    at = 0
-    while at < len(text):
-        part, at = _WILDCARDS.get(text[at], _literal)(text, at)
-        parts.append(part)
-    return _NOTHING if _NOTHING in parts else b"".join(parts)
-
-
-def _literal(text: bytes, at: int) -> tuple[bytes, int]:
-    return re.escape(text[at : at + 1]), at + 1
-
-
-def _escaped(text: bytes, at: int) -> tuple[bytes, int]:
-    return re.escape(text[at + 1 : at + 2]) or _NOTHING, at + 2
-
-
-def _one(_text: bytes, at: int) -> tuple[bytes, int]:
-    return b"[^/]", at + 1
-
-
-def _stars(text: bytes, at: int) -> tuple[bytes, int]:
-    end = at
-    while text[end : end + 1] == b"*":
-        end += 1
-    crosses = end - at > 1 and (at == 0 or text[at - 1 : at] == b"/")
-    if crosses and text[end : end + 1] == b"/":
-        return b"(?:.*/)?", end + 1
-    if crosses and (end == len(text) or text[end : end + 2] == rb"\/"):
-        return b".*", end
-    return b"[^/]*", end
-
-
-_ITEM = re.compile(rb"\[:([^\]]*):\]|(\\.|[^\\])-(\\.|[^\]\\])|(\\.|[^\\])", re.DOTALL)
-_CLASSES = {
-    b"alnum": string.ascii_letters + string.digits,
-    b"alpha": string.ascii_letters,
-    b"blank": " \t",
-    b"cntrl": "".join(map(chr, range(32))) + "\x7f",
-    b"digit": string.digits,
-    b"graph": string.ascii_letters + string.digits + string.punctuation,
-    b"lower": string.ascii_lowercase,
-    b"print": string.ascii_letters + string.digits + string.punctuation + " ",
-    b"punct": string.punctuation,
-    b"space": " \t\n\r",
-    b"upper": string.ascii_uppercase,
-    b"xdigit": string.hexdigits,
-}
-
-
-def _bracket(text: bytes, at: int) -> tuple[bytes, int]:
-    at += 1
-    negated = text[at : at + 1] in (b"!", b"^")
-    first = at = at + negated
-    chosen: set[int] = set()
-    while at == first or text[at : at + 1] != b"]":
-        item = _ITEM.match(text, at)
-        if item is None or (item[1] is not None and item[1] not in _CLASSES):
-            return _NOTHING, len(text)
-        chosen |= _chosen(item)
-        at = item.end()
-    kept = (set(range(256)) - chosen if negated else chosen) - {ord("/")}
-    members = b"".join(rb"\x%02x" % byte for byte in sorted(kept))
-    return b"[" + members + b"]" if members else _NOTHING, at + 1
-
-
-def _chosen(item: re.Match[bytes]) -> set[int]:
-    if item[1] is not None:
-        return set(_CLASSES[item[1]].encode())
-    if item[4] is not None:
-        return {item[4][-1]}
-    return set(range(item[2][-1], item[3][-1] + 1))
-
-
-_WILDCARDS: dict[int, Callable[[bytes, int], tuple[bytes, int]]] = {
-    ord("*"): _stars,
-    ord("?"): _one,
-    ord("["): _bracket,
-    ord("\\"): _escaped,
-}

@@ -1,6 +1,7 @@
-"""The code folder as a snapshot: read where it changed, sent where the server lacks it.
+"""Turns a code folder into a snapshot, and sends the files that the server lacks.
 
-Empty folders are not kept, as in git. A file that vanishes while the folder is read is left out.
+Empty folders are not part of a snapshot, as in git. A file that is deleted while the folder is read
+is skipped.
 """
 
 import json
@@ -18,179 +19,209 @@ from blake3 import blake3
 
 from retarget.core.errors import Invalid
 from retarget.core.snapshots import Entry, Manifest, digest_bytes, stays_inside
-from retarget.sdk.ignore import source_of, walk, walk_context
+from retarget.sdk.ignore import CodeFiles, ContextFiles, ProjectRules
 
-SMALL = 2**20  # a file below this is sent together with others
-BATCH = 8 * 2**20  # the most that one request with several files carries
-_FRAME = 40  # what one more file adds to a request
-_ASKED_AT_ONCE = 50_000
-_CHUNK = 8 * 2**20
-_TRIES = 4
-_MUCH = 4 * 2**20  # bytes that take longer than to ask whether the job will be taken
-_NAMED = 5  # so many refused paths are named, the others counted
-_RACY = 2_000_000_000  # nanoseconds in which a file may change and keep its time stamp
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_ODD_KINDS = {
+SMALL_FILE_BYTES = 2**20  # smaller files are sent together
+MAX_BATCH_BYTES = 8 * 2**20  # of one request with several files
+_FRAME_BYTES = 40  # what a file adds to a request, apart from its content
+_MAX_DIGESTS_PER_REQUEST = 50_000
+_CHUNK_BYTES = 8 * 2**20
+_MAX_READS = 4  # of a file that changes while it is read
+_LARGE_UPLOAD_BYTES = 4 * 2**20  # sending more takes longer than asking whether it is needed
+_MAX_NAMED_PATHS = 5  # in an error message; the others are counted
+_RACY_NANOSECONDS = 2_000_000_000  # within this time, a file may change and keep its time stamp
+_OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_SPECIAL_FILES = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFIFO: "a named pipe",
     stat.S_IFBLK: "a device file",
     stat.S_IFCHR: "a device file",
 }
-_T = TypeVar("_T")
-_Stamp = list[int]  # size, mtime, ctime, inode: as long as these are the same, so is the content
-_Row = tuple[_Stamp, str]  # a stamp and a digest
+_Item = TypeVar("_Item")
+_Stamp = list[int]  # size, mtime, ctime, inode: while these are the same, so is the content
+_Row = tuple[_Stamp, str]  # the stamp and the digest of a file
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedFile:
+    """A file that cannot be sent. The reason begins with a verb and says what to do."""
+
+    path: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A folder as it was read: what it holds, and where each content can be read again."""
+    """The content of a folder when it was read, and where each blob can be read again."""
 
     folder: Path
     manifest: Manifest
     sources: Mapping[str, str]  # digest -> path in the folder
+    excluded: Sequence[tuple[bytes, str]] = ()  # the topmost excluded paths and their rules
+    refused: Sequence[RefusedFile] = ()  # only if the caller accepts them
 
     def path_of(self, digest: str) -> Path:
         return self.folder / self.sources[digest]
 
 
 class Uploader(Protocol):
-    """The server's store of blobs, seen from here."""
+    """The blob store of the server."""
 
     def is_whole(self, snapshot: str, /) -> bool: ...
 
-    def missing(self, digests: list[str], /) -> list[str]: ...
+    def missing(self, sizes: dict[str, int], /) -> list[str]: ...
 
     def put_many(self, items: list[tuple[str, bytes]], /) -> None: ...
 
     def put_file(
         self, digest: str, path: Path, size: int, progress: Callable[[int], None], /
     ) -> None:
-        """Send exactly `size` bytes of a file, telling `progress` of each further piece sent.
+        """Send the first `size` bytes of a file; call `progress` with the size of each piece.
 
-        Invalid if they are not what the digest names.
+        Raise Invalid if the bytes do not match the digest.
         """
         ...
 
 
-def scan(
+def scan(  # noqa: PLR0913  each caller sets a few of them
     folder: Path,
     *,
     cache: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
     context: bool = False,
+    include: frozenset[bytes] = frozenset(),
+    ignore: ProjectRules | None = None,
+    accept_refused: bool = False,
 ) -> Scan:
-    """Read the folder, or raise Invalid that names each thing in it which cannot be sent.
+    """Read a folder; raise Invalid, naming the files in it that cannot be sent.
 
-    `context`: it is what an image is built from, and has other rules for what is left out.
-    `cache` is a folder to remember digests in, so that an unchanged file is not read again.
-    `progress` is told of the files and bytes read so far, from 0 on.
+    Args:
+        folder: The folder to read.
+        cache: A folder for a cache of digests, so that unchanged files are not read again.
+        progress: Called with the number of files and bytes read so far.
+        context: The folder is a build context: `.dockerignore` decides which files are excluded.
+        include: Paths in the folder that are included whatever the ignore files say.
+        ignore: Patterns of the project's settings.
+        accept_refused: Return the files that cannot be sent, instead of raising Invalid.
     """
     root = _root(folder)
     stat_cache = _StatCache(cache, root) if cache is not None else None
     known = stat_cache.rows if stat_cache is not None else {}
-    reading = _Reading(root, known, _Count(progress), context=context)
-    started = time.time_ns()
-    entries = tuple(reading.entries())
+    files = ContextFiles(root) if context else CodeFiles(root, include, ignore)
+    reader = _FolderReader(files, known, _ReadCounter(progress))
+    started_at = time.time_ns()
+    entries = tuple(reader.entries())
     if not os.path.isdir(root):
-        raise Invalid(f"{folder} vanished while it was being read; submit again", field="snapshot")
-    if reading.refused:
-        raise Invalid(_refusal(folder, reading.refused), field="snapshot")
+        raise Invalid(f"{folder} was deleted while it was read; submit again", field="snapshot")
+    refused = sorted(reader.refused, key=lambda file: file.path)
+    if refused and not accept_refused:
+        raise Invalid(_describe_refused(folder, refused), field="snapshot")
     if stat_cache is not None:
-        stat_cache.keep(entries, reading.fresh, started)
+        stat_cache.save(entries, reader.fresh, started_at)
     sources = {entry.digest: entry.path for entry in entries if entry.digest}
-    return Scan(Path(os.fsdecode(root)), Manifest(entries), sources)
+    path = Path(os.fsdecode(root))
+    return Scan(path, Manifest(entries), sources, files.excluded, refused)
 
 
 def upload(
     scan: Scan,
-    send: Uploader,
+    uploader: Uploader,
     progress: Callable[[int, int], None] | None = None,
-    before_much: Callable[[], object] | None = None,
+    before_large_upload: Callable[[], object] | None = None,
 ) -> str:
-    """Send what the server lacks and return the snapshot's digest.
+    """Send what the server lacks, and return the digest of the snapshot.
 
-    Nothing is sent under a wrong digest: Invalid, naming the file, if one has changed since.
-    `before_much` is called before much is sent, and may raise what makes that useless.
+    Raise Invalid if a file has changed since it was read: nothing is sent under a wrong digest.
+
+    Args:
+        scan: The content of the folder.
+        uploader: The blob store of the server.
+        progress: Called with the bytes sent and the total.
+        before_large_upload: Called before a large upload; may raise an error to prevent it.
     """
     manifest = scan.manifest.encode()
     digest = digest_bytes(manifest)
-    if send.is_whole(digest):
+    if uploader.is_whole(digest):
         return digest
     sizes = {entry.digest: entry.size for entry in scan.manifest.entries if entry.digest}
-    lacking = _lacking([*sizes, digest], send)
-    wanted = {name: size for name, size in sizes.items() if name in lacking}
-    total = sum(wanted.values()) + (len(manifest) if digest in lacking else 0)
-    if before_much is not None and total > _MUCH:
-        before_much()
-    meter = _Meter(total, progress)
-    for name in [name for name, size in wanted.items() if size >= SMALL]:
-        _send_large(scan, name, wanted.pop(name), send, meter)
-    contents = _contents(scan, wanted, manifest if digest in lacking else None)
+    missing = _missing({**sizes, digest: len(manifest)}, uploader)
+    to_send = {name: size for name, size in sizes.items() if name in missing}
+    total = sum(to_send.values()) + (len(manifest) if digest in missing else 0)
+    if before_large_upload is not None and total > _LARGE_UPLOAD_BYTES:
+        before_large_upload()
+    meter = _UploadMeter(total, progress)
+    for name in [name for name, size in to_send.items() if size >= SMALL_FILE_BYTES]:
+        _send_large(scan, name, to_send.pop(name), uploader, meter)
+    contents = _contents(scan, to_send, manifest if digest in missing else None)
     batches = _batches(contents)
-    for batch in _read_ahead(batches) if total > BATCH else batches:
-        _send_batch(batch, send, meter)
+    for batch in _read_ahead(batches) if total > MAX_BATCH_BYTES else batches:
+        _send_batch(batch, uploader, meter)
     return digest
 
 
 def _root(folder: Path) -> bytes:
     try:
-        found = os.stat(folder)
+        status = os.stat(folder)
     except OSError as error:
-        raise Invalid(f"{folder}: {error.strerror}; name the folder with your code") from error
-    if not stat.S_ISDIR(found.st_mode):
-        raise Invalid(f"{folder} is a file; name the folder with your code")
+        raise Invalid(f"{folder}: {error.strerror}; pass the folder with your code") from error
+    if not stat.S_ISDIR(status.st_mode):
+        raise Invalid(f"{folder} is a file; pass the folder with your code")
     return os.path.realpath(os.fsencode(folder))
 
 
-def _refusal(folder: Path, refused: list[str]) -> str:
-    more = f"; and {len(refused) - _NAMED} more" if len(refused) > _NAMED else ""
-    return f"{folder} cannot be sent as it is: {'; '.join(refused[:_NAMED])}{more}"
+def _describe_refused(folder: Path, refused: list[RefusedFile]) -> str:
+    others = len(refused) - _MAX_NAMED_PATHS
+    more = f"; and {others} more, which `retarget snapshot` lists" if others > 0 else ""
+    named = "; ".join(f"'{file.path}' {file.reason}" for file in refused[:_MAX_NAMED_PATHS])
+    return f"{folder} cannot be sent: {named}{more}"
 
 
-class _Count:
-    """The files and bytes read so far."""
+class _ReadCounter:
+    """Counts the files and bytes read so far."""
 
-    def __init__(self, tell: Callable[[int, int], None] | None) -> None:
+    def __init__(self, report: Callable[[int, int], None] | None) -> None:
         self._files = 0
         self._bytes = 0
-        self._tell = tell
-        self.passed(0)
+        self._report = report
+        self.show_partial(0)
 
     def add(self, size: int) -> None:
-        """Count a file that is through."""
+        """Count a file that was read to its end."""
         self._files += 1
         self._bytes += size
-        self.passed(0)
+        self.show_partial(0)
 
-    def passed(self, part: int) -> None:
-        """Tell of a file of which `part` is read."""
-        if self._tell is not None:
-            self._tell(self._files + (part > 0), self._bytes + part)
+    def show_partial(self, size: int) -> None:
+        """Report a file of which `size` bytes have been read."""
+        if self._report is not None:
+            self._report(self._files + (size > 0), self._bytes + size)
 
 
-class _Refused(Exception):
+class _CannotSend(Exception):
     """Why one path cannot be sent, and what to do, beginning with a verb: `is a socket; …`."""
 
 
-class _Reading:
-    """One pass over a folder; what cannot be sent is gathered, so that all is told at once."""
+class _FolderReader:
+    """Reads a folder once. It collects all refused files, so that one error can name them all."""
 
     def __init__(
-        self, root: bytes, known: Mapping[str, _Row], count: _Count, *, context: bool
+        self,
+        files: CodeFiles | ContextFiles,
+        known: Mapping[str, _Row],
+        counter: _ReadCounter,
     ) -> None:
         self.fresh: dict[str, _Row] = {}
-        self.refused: list[str] = []
-        self._count = count
+        self.refused: list[RefusedFile] = []
+        self._counter = counter
         self._known = known
-        self._root = root
-        self._walk = walk_context if context else walk
-        self._ignored = f"add it to {'.dockerignore' if context else source_of(root)}"
+        self._root = files.root
+        self._files = files
 
     def entries(self) -> Iterator[Entry]:
-        for path, found in self._walk(self._root, self._unlistable):
+        for path, directory_entry in self._files.walk(self._add_unlistable):
             try:
-                entry = self._entry(_utf8(path), found)
-                self._count.add(entry.size)
+                entry = self._entry(_utf8(path), directory_entry)
+                self._counter.add(entry.size)
                 yield entry
             except FileNotFoundError:
                 continue
@@ -198,38 +229,44 @@ class _Reading:
                 self._refuse(path, "has a name that is not UTF-8; rename it")
             except OSError as error:
                 self._refuse(path, f"cannot be read ({error.strerror}); make it readable")
-            except _Refused as reason:
+            except _CannotSend as reason:
                 self._refuse(path, str(reason))
 
-    def _unlistable(self, path: bytes, error: OSError) -> None:
+    def _add_unlistable(self, path: bytes, error: OSError) -> None:
         self._refuse(path or b".", f"cannot be listed ({error.strerror}); make it readable")
 
     def _refuse(self, path: bytes, why: str) -> None:
         name = path.decode("utf-8", "backslashreplace").rstrip("/")
         shown = name if name.isprintable() else repr(name)[1:-1]
-        self.refused.append(f"'{shown}' {why} or {self._ignored}")
+        reason = f"{why} or add it to {self._files.ignore_file}"
+        self.refused.append(RefusedFile(shown, reason))
 
-    def _entry(self, path: str, found: os.DirEntry[bytes]) -> Entry:
-        status = found.stat(follow_symlinks=False)
+    def _entry(self, path: str, directory_entry: os.DirEntry[bytes]) -> Entry:
+        status = directory_entry.stat(follow_symlinks=False)
         if stat.S_ISREG(status.st_mode):
-            return self._file(path, found.path, status)
+            return self._file(path, directory_entry.path, status)
         if stat.S_ISLNK(status.st_mode):
-            return self._link(path, found.path)
-        raise _Refused(f"is {_ODD_KINDS.get(stat.S_IFMT(status.st_mode), 'not a file')}; remove it")
+            return self._link(path, directory_entry.path)
+        raise _CannotSend(
+            f"is {_SPECIAL_FILES.get(stat.S_IFMT(status.st_mode), 'not a file')}; remove it"
+        )
 
-    def _file(self, path: str, full: bytes, status: os.stat_result) -> Entry:
+    def _file(self, path: str, full_path: bytes, status: os.stat_result) -> Entry:
         row = self._known.get(path)
         stamp = _stamp(status)
         if row is None or row[0] != stamp:
-            row = _read(full, stamp, self._count)
+            row = _read(full_path, stamp, self._counter)
             self.fresh[path] = row
         return Entry(path, row[0][0], row[1], status.st_mode & stat.S_IXUSR != 0)
 
-    def _link(self, path: str, full: bytes) -> Entry:
-        link = _utf8(os.readlink(full))
-        end = os.path.realpath(full)
-        if not stays_inside(path, link) or not (end + b"/").startswith(self._root + b"/"):
-            raise _Refused(f"is a link that leaves the folder (to {link!r}); copy what it leads to")
+    def _link(self, path: str, full_path: bytes) -> Entry:
+        link = _utf8(os.readlink(full_path))
+        destination = os.path.realpath(full_path)
+        if not stays_inside(path, link) or not (destination + b"/").startswith(self._root + b"/"):
+            raise _CannotSend(
+                f"is a link that leaves the folder (to {link!r}); copy what it leads to, send a "
+                "folder that has both (--code),"
+            )
         return Entry(path, link=link)
 
 
@@ -241,55 +278,57 @@ def _stamp(status: os.stat_result) -> _Stamp:
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
-def _read(path: bytes, stamp: _Stamp, count: _Count) -> _Row:
-    """Return the stamp and digest of a file that stood still while it was read."""
-    for _ in range(_TRIES):
+def _read(path: bytes, stamp: _Stamp, counter: _ReadCounter) -> _Row:
+    """Return the stamp and digest of a file that did not change while it was read."""
+    for _ in range(_MAX_READS):
         before = stamp
-        stamp, digest = _read_once(path, before[0], count)
+        stamp, digest = _read_once(path, before[0], counter)
         if stamp == before:
             return stamp, digest
-    raise _Refused("is being written to; wait until it is complete")
+    raise _CannotSend("is being written to; wait until it is complete")
 
 
-def _read_once(path: bytes, size: int, count: _Count) -> _Row:
-    file = os.open(path, _READ)
+def _read_once(path: bytes, size: int, counter: _ReadCounter) -> _Row:
+    file = os.open(path, _OPEN_FLAGS)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise _Refused("was replaced while it was read; submit again")
-        small = size < SMALL
-        digest = digest_bytes(os.read(file, size + 1)) if small else _digest_large(file, count)
+            raise _CannotSend("was replaced while it was read; submit again")
+        if size < SMALL_FILE_BYTES:
+            digest = digest_bytes(os.read(file, size + 1))
+        else:
+            digest = _digest_large(file, counter)
         return _stamp(os.fstat(file)), digest
     finally:
         os.close(file)
 
 
-def _digest_large(file: int, count: _Count) -> str:
-    # not by mmap: a file that is cut short while it is read would kill this process
+def _digest_large(file: int, counter: _ReadCounter) -> str:
+    # not with mmap: if the file is truncated while it is read, that kills this process
     hasher = blake3(max_threads=blake3.AUTO)
-    buffer = bytearray(_CHUNK)
+    buffer = bytearray(_CHUNK_BYTES)
     view = memoryview(buffer)
     done = 0
     while size := os.readv(file, [buffer]):
         hasher.update(view[:size])
         done += size
-        count.passed(done)
+        counter.show_partial(done)
     return hasher.hexdigest()
 
 
 class _StatCache:
-    """What was known of each file of one folder. Only saves time: it may be lost at any moment."""
+    """The stamps and digests of the files of one folder. It only saves time: losing it is fine."""
 
     def __init__(self, folder: Path, root: bytes) -> None:
         self._path = folder / digest_bytes(root)[:32]
         self.rows = self._load()
 
-    def keep(self, entries: Sequence[Entry], fresh: Mapping[str, _Row], started: int) -> None:
-        """Store what is known but of files so fresh that a change may not show in their stamp."""
+    def save(self, entries: Sequence[Entry], fresh: Mapping[str, _Row], started_at: int) -> None:
+        """Store all rows but those of files so new that a change may not alter their stamp."""
         files = [entry.path for entry in entries if entry.digest]
         if not fresh and len(files) == len(self.rows):
             return
         settled = {path: fresh.get(path) or self.rows[path] for path in files}
-        for path in [path for path, (stamp, _) in fresh.items() if _is_racy(stamp, started)]:
+        for path in [path for path, (stamp, _) in fresh.items() if _is_racy(stamp, started_at)]:
             del settled[path]
         body = json.dumps(settled, separators=(",", ":")).encode()
         with suppress(OSError):
@@ -303,9 +342,9 @@ class _StatCache:
         return json.loads(body) if digest == digest_bytes(body).encode() else {}
 
 
-def _is_racy(stamp: _Stamp, started: int) -> bool:
+def _is_racy(stamp: _Stamp, started_at: int) -> bool:
     _, mtime, ctime, _ = stamp
-    return ctime > started - _RACY or abs(mtime - started) < _RACY
+    return ctime > started_at - _RACY_NANOSECONDS or abs(mtime - started_at) < _RACY_NANOSECONDS
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -320,37 +359,42 @@ def _replace(path: Path, content: bytes) -> None:
             raise
 
 
-def _lacking(digests: list[str], send: Uploader) -> set[str]:
-    parts = range(0, len(digests), _ASKED_AT_ONCE)
-    return {name for at in parts for name in send.missing(digests[at : at + _ASKED_AT_ONCE])}
+def _missing(sizes: dict[str, int], uploader: Uploader) -> set[str]:
+    items, size = list(sizes.items()), _MAX_DIGESTS_PER_REQUEST
+    batches = [dict(items[first : first + size]) for first in range(0, len(items), size)]
+    return {digest for batch in batches for digest in uploader.missing(batch)}
 
 
-class _Meter:
-    def __init__(self, total: int, show: Callable[[int, int], None] | None) -> None:
+class _UploadMeter:
+    """Counts the bytes sent so far."""
+
+    def __init__(self, total: int, report: Callable[[int, int], None] | None) -> None:
         self._sent = 0
         self._total = total
-        self._show = show
+        self._report = report
 
     def add(self, count: int) -> None:
-        self._sent = min(self._sent + count, self._total)  # a broken request is sent again
-        if self._show is not None:
-            self._show(self._sent, self._total)
+        self._sent = min(self._sent + count, self._total)  # a request that broke is sent again
+        if self._report is not None:
+            self._report(self._sent, self._total)
 
 
-def _send_large(scan: Scan, digest: str, size: int, send: Uploader, meter: _Meter) -> None:
+def _send_large(
+    scan: Scan, digest: str, size: int, uploader: Uploader, meter: _UploadMeter
+) -> None:
     path = scan.path_of(digest)
     try:
         if os.lstat(path).st_size != size:
             raise _changed(scan, digest)
-        send.put_file(digest, path, size, meter.add)
+        uploader.put_file(digest, path, size, meter.add)
     except (Invalid, OSError) as error:
         raise _changed(scan, digest) from error
 
 
 def _contents(
-    scan: Scan, wanted: Iterable[str], manifest: bytes | None
+    scan: Scan, digests: Iterable[str], manifest: bytes | None
 ) -> Iterator[tuple[str, bytes]]:
-    for digest in wanted:
+    for digest in digests:
         try:
             content = _content(scan.path_of(digest))
         except OSError as error:
@@ -358,52 +402,54 @@ def _contents(
         if digest_bytes(content) != digest:
             raise _changed(scan, digest)
         yield digest, content
-    if manifest is not None:  # the last: who finds it finds all that it names
+    if manifest is not None:  # last, so that a stored manifest always has all its files
         yield digest_bytes(manifest), manifest
 
 
 def _content(path: Path) -> bytes:
-    with open(os.open(path, _READ), "rb") as file:  # a pipe that took its place is not waited for
-        return file.read(SMALL)
+    with open(
+        os.open(path, _OPEN_FLAGS), "rb"
+    ) as file:  # the flags: do not block if a pipe has replaced it
+        return file.read(SMALL_FILE_BYTES)
 
 
 def _batches(items: Iterable[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
     batch: list[tuple[str, bytes]] = []
     size = 0
     for digest, content in items:
-        if batch and size + len(content) + _FRAME > BATCH:
+        if batch and size + len(content) + _FRAME_BYTES > MAX_BATCH_BYTES:
             yield batch
             batch, size = [], 0
         batch.append((digest, content))
-        size += len(content) + _FRAME
+        size += len(content) + _FRAME_BYTES
     if batch:
         yield batch
 
 
-def _read_ahead(items: Iterator[_T]) -> Iterator[_T]:
-    """Yield the same, the next one being made while the last one is used."""
-    from concurrent.futures import ThreadPoolExecutor  # most folders do without
+def _read_ahead(items: Iterator[_Item]) -> Iterator[_Item]:
+    """Yield the items; compute the next item while the caller uses the last one."""
+    from concurrent.futures import ThreadPoolExecutor  # most folders do not need it
 
     with ThreadPoolExecutor(1) as thread:
-        coming = thread.submit(next, items, None)
-        while (item := coming.result()) is not None:
-            coming = thread.submit(next, items, None)
+        future = thread.submit(next, items, None)
+        while (item := future.result()) is not None:
+            future = thread.submit(next, items, None)
             yield item
 
 
-def _send_batch(batch: list[tuple[str, bytes]], send: Uploader, meter: _Meter) -> None:
+def _send_batch(batch: list[tuple[str, bytes]], uploader: Uploader, meter: _UploadMeter) -> None:
     size = sum(len(content) for _, content in batch)
-    if size <= BATCH:
-        send.put_many(batch)
+    if size <= MAX_BATCH_BYTES:
+        uploader.put_many(batch)
         meter.add(size)
         return
     [(digest, content)] = batch  # the manifest of a very large folder
     with tempfile.NamedTemporaryFile() as file:
         file.write(content)
         file.flush()
-        send.put_file(digest, Path(file.name), size, meter.add)
+        uploader.put_file(digest, Path(file.name), size, meter.add)
 
 
 def _changed(scan: Scan, digest: str) -> Invalid:
     name = scan.sources[digest]
-    return Invalid(f"{name!r} changed while it was being sent; submit again", field="snapshot")
+    return Invalid(f"{name!r} changed while it was sent; submit again", field="snapshot")

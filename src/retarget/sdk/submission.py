@@ -1,4 +1,4 @@
-"""From a script or command and its options to the request that a server takes."""
+"""Turns a script or command and its options into the request that a server accepts."""
 
 import os
 import shlex
@@ -9,34 +9,40 @@ from typing import Any, TypedDict
 
 from retarget.core.errors import Invalid
 from retarget.core.units import parse_duration, parse_memory
-from retarget.sdk import given
+from retarget.sdk import arguments, notebooks
 from retarget.sdk.environments import Environment
 from retarget.sdk.records import KnownEnvironment
 
 Script = str | os.PathLike[str] | Sequence[str]
-Progress = Callable[[int, int], None]  # bytes sent, bytes to send
-Reading = Callable[[Path, int, int], None]  # a folder, and the files and bytes of it read so far
-_INTERPRETERS = {".py": "python", ".sh": "bash"}  # a target puts its environment's python there
-_PLAIN = {
-    "name": (str, given.TEXT),
-    "experiment": (str, given.TEXT),
-    "cpus": (float, given.NUMBER),
-    "gpus": (int, given.COUNT),
-    "nodes": (int, given.COUNT),
-    "processes_per_node": (int, given.COUNT),
-    "retries": (int, given.COUNT),
-    "priority": (int, given.COUNT),
+EnvironmentLike = Environment | KnownEnvironment | Mapping[str, Any] | str
+UploadProgress = Callable[[int, int], None]  # bytes sent, total bytes
+# the folder, and how many of its files and bytes have been read
+ScanProgress = Callable[[Path, int, int], None]
+# `python` is that of the job's environment
+_INTERPRETERS = {".py": ("python",), ".sh": ("bash",), notebooks.SUFFIX: notebooks.PROGRAM}
+_PROGRAMS = {".R": "Rscript", ".r": "Rscript", ".jl": "julia", ".js": "node", ".pl": "perl"}
+_SIMPLE_OPTIONS = {
+    "name": (str, arguments.TEXT),
+    "experiment": (str, arguments.TEXT),
+    "cpus": (float, arguments.NUMBER),
+    "gpus": (int, arguments.COUNT),
+    "nodes": (int, arguments.COUNT),
+    "processes_per_node": (int, arguments.COUNT),
+    "retries": (int, arguments.COUNT),
+    "priority": (int, arguments.COUNT),
+    "allow_pip": (bool, arguments.SWITCH),
+    "split_stderr": (bool, arguments.SWITCH),
 }
 
 
 class Options(TypedDict, total=False):
-    """What may be said about a job beside its code and target; None is the same as left out."""
+    """The options of a job, apart from its code and target; None means the default."""
 
-    args: Sequence[str] | None
-    environment: Environment | KnownEnvironment | str | None
+    args: Sequence[str | float] | None
+    environment: EnvironmentLike | None
     name: str | None
     experiment: str | None
-    env: Mapping[str, Any] | None
+    variables: Mapping[str, Any] | None
     cpus: float | None
     memory: int | str | None
     gpus: int | None
@@ -45,137 +51,164 @@ class Options(TypedDict, total=False):
     retries: int | None
     timeout: float | str | None
     priority: int | None
+    allow_pip: bool | None
+    split_stderr: bool | None
+    include: Sequence[str] | None
+    profile: str | None
+    secrets: Sequence[str] | None
+    keep: str | Sequence[str] | None
+
+
+_NOT_SENT = ("args", "environment", "include")  # they become other fields of the request
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """A command, and the folder it runs in."""
+class JobCode:
+    """A command and the folder it runs in."""
 
     folder: Path
     command: tuple[str, ...]
-    script: str | None = None  # its path in the folder
+    script: str | None = None  # its path in the folder; None for a command
+    arguments_index: int | None = None  # index in the command; None for a command without `args`
+    required_packages: tuple[str, ...] = ()  # beside those of the environment
 
 
-def work_of(
-    script: Script, code: str | os.PathLike[str] | None, args: Sequence[str] | None = None
-) -> Work:
-    """Decide what is to run where; Invalid, naming it, if the script or folder is not there."""
-    more = () if args is None else given.words("args", args, "a list, such as ['--epochs', '3']")
+def resolve_code(
+    script: Script, code: str | os.PathLike[str] | None, args: Sequence[str | float] | None = None
+) -> JobCode:
+    """Find the script and the code folder; raise Invalid if either does not exist."""
+    script_args = (
+        () if args is None else arguments.strings("args", args, "a list, such as ['--epochs', '3']")
+    )
     if code is not None:
         _check_folder(code)
     if not isinstance(script, str | os.PathLike):
-        command = given.words("script", script, "a script, or a list such as ['python', 'x.py']")
+        command = arguments.strings(
+            "script", script, "a script, or a list such as ['python', 'x.py']"
+        )
         if not command:
             raise Invalid("script: the command is empty", field="script")
         folder = _current_folder() if code is None else Path(code).absolute()
-        return Work(folder, (*command, *more))
+        arguments_index = len(command) if script_args else None
+        return JobCode(folder, (*command, *script_args), arguments_index=arguments_index)
     if not str(script).strip():
-        raise Invalid(f"script: {str(script)!r} is not the name of a script", field="script")
-    path = _existing(Path(script), None if code is None else Path(code))
+        raise Invalid(f"script: {str(script)!r} is not the path of a script", field="script")
+    path = _find_script(Path(script), None if code is None else Path(code))
     folder = _folder_of(path) if code is None else Path(code).absolute()
     inside = _path_in(folder, path)
     if inside is None:
         raise Invalid(f"the script {str(script)!r} is not in the code folder {folder}")
-    return Work(folder, (*_call(inside, path), *more), str(inside))
+    command = _command(inside, path)
+    required: tuple[str, ...] = ()
+    if path.suffix == notebooks.SUFFIX:
+        notebooks.check_notebook(path)
+        required = notebooks.PACKAGES
+    return JobCode(folder, (*command, *script_args), str(inside), len(command), required)
 
 
-def requested(options: Options) -> dict[str, Any]:
-    """Return the part of a job's request that needs no server: amounts and names as given."""
-    _check_known(options)
-    asked: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    for name, (kind, rule) in _PLAIN.items():
-        if name in asked:
-            given.check(name, asked[name], rule)
-            asked[name] = kind(asked[name])  # numbers of other libraries become plain ones
-    if "memory" in asked:
-        given.check("memory", asked["memory"], given.MEMORY)
-        asked["memory"] = parse_memory(asked["memory"])
-    if "timeout" in asked:
-        given.check("timeout", asked["timeout"], given.DURATION)
-        asked["timeout"] = parse_duration(asked["timeout"])
-    if "env" in asked:
-        asked["env"] = given.variables(asked["env"])
-    return {name: value for name, value in asked.items() if name not in ("args", "environment")}
+def job_options(options: Options) -> dict[str, Any]:
+    """Return the checked options as the fields of a request, without code and environment."""
+    _check_names(options)
+    fields: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    for name, (kind, rule) in _SIMPLE_OPTIONS.items():
+        if name in fields:
+            arguments.check(name, fields[name], rule)
+            fields[name] = kind(fields[name])  # numbers of NumPy become numbers of Python
+    if "memory" in fields:
+        arguments.check("memory", fields["memory"], arguments.MEMORY)
+        fields["memory"] = parse_memory(fields["memory"])
+    if "timeout" in fields:
+        arguments.check("timeout", fields["timeout"], arguments.DURATION)
+        fields["timeout"] = parse_duration(fields["timeout"])
+    if "variables" in fields:
+        fields["variables"] = arguments.variables(fields["variables"])
+    if "secrets" in fields:
+        expected = "a list of names, such as ['HF_TOKEN']"
+        fields["secrets"] = list(arguments.strings("secrets", fields["secrets"], expected))
+    if "keep" in fields:
+        fields["keep"] = list(arguments.keep(fields["keep"]))
+    return {name: value for name, value in fields.items() if name not in _NOT_SENT}
 
 
-def _check_known(options: Options) -> None:
+def _check_names(options: Options) -> None:
     from difflib import get_close_matches
 
     known = list(Options.__annotations__)
     for name in options:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
-            raise Invalid(f"there is no option {name!r}; {hint}", field=name)
+            matches = get_close_matches(name, known, n=1)
+            hint = f"did you mean {matches[0]!r}?" if matches else f"options are {', '.join(known)}"
+            raise Invalid(f"unknown option {name!r}; {hint}", field=name)
 
 
 def _check_folder(code: str | os.PathLike[str]) -> None:
-    given.check("code", code, given.PATH)
+    arguments.check("code", code, arguments.PATH)
     if not str(code) or not os.path.isdir(code):
         raise Invalid(f"code: {str(code)!r} is not a folder", field="code")
 
 
-def _existing(script: Path, code: Path | None) -> Path:
+def _find_script(script: Path, code: Path | None) -> Path:
     for path in ([] if code is None else [code / script]) + [script]:
-        if os.path.isfile(path):  # unlike Path.is_file, it takes a name of any length
+        if os.path.isfile(path):  # unlike Path.is_file, it accepts a name of any length
             return path.absolute()
     if os.path.isdir(script):
-        raise Invalid(f"the script {str(script)!r} is a folder; name the file in it to run")
-    folder = ((_here() if code is None else code) / script).absolute().parent
-    hint = _near(script.name, folder)
+        raise Invalid(f"the script {str(script)!r} is a folder; pass a file in it")
+    folder = ((_working_folder() if code is None else code) / script).absolute().parent
+    hint = _suggestion(script.name, folder)
     if not hint and script.suffix not in _INTERPRETERS and script.name.isprintable():
-        hint = f"; to run a command: retarget run -- {shlex.quote(str(script))}"
-    raise Invalid(f"there is no script {script.name!r} in {folder}{hint}")
+        hint = f"; to run a command, use: retarget run -- {shlex.quote(str(script))}"
+    raise Invalid(f"script {script.name!r} not found in {folder}{hint}")
 
 
-def _near(name: str, folder: Path) -> str:
+def _suggestion(name: str, folder: Path) -> str:
     from difflib import get_close_matches
 
     try:
-        files = [each.name for each in os.scandir(folder) if each.is_file()]
+        files = [entry.name for entry in os.scandir(folder) if entry.is_file()]
     except OSError:
-        return "" if folder.is_dir() else ": there is no such folder"
-    found = get_close_matches(name, files, n=1)
-    return f"; did you mean {found[0]!r}?" if found else ""
+        return "" if folder.is_dir() else ", which does not exist"
+    matches = get_close_matches(name, files, n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def _folder_of(path: Path) -> Path:
-    here = _here()
-    if _path_in(here, path) is not None and not _is_everything(here):
-        return here
-    if _is_everything(path.parent):
+    current = _working_folder()
+    if _path_in(current, path) is not None and not is_too_much(current):
+        return current
+    if is_too_much(path.parent):
         raise Invalid(
-            f"the folder of {path.name!r} is {path.parent}: that {_too_much(path.parent)}; put the "
-            "script into a folder of its own, or say --code",
+            f"the script {path.name!r} is in {path.parent}, {_too_much(path.parent)}; move "
+            "the script to its own folder, or set the code folder (--code)",
             field="code",
         )
     return path.parent
 
 
 def _current_folder() -> Path:
-    here = _here()
-    if _is_everything(here):
+    current = _working_folder()
+    if is_too_much(current):
         raise Invalid(
-            f"the current folder is {here}: that {_too_much(here)}; go to another, or say --code",
+            f"the current folder is {current}, {_too_much(current)}; change to another "
+            "folder, or set the code folder (--code)",
             field="code",
         )
-    return here
+    return current
 
 
-def _here() -> Path:
+def _working_folder() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError as error:
-        raise Invalid("the current folder is not there any more; go to another") from error
+        raise Invalid("the current folder was deleted; change to another folder") from error
 
 
 def _too_much(folder: Path) -> str:
-    what = "disk" if os.path.realpath(folder) == "/" else "home folder"
-    return f"would send your whole {what}"
+    extent = "disk" if os.path.realpath(folder) == "/" else "home folder"
+    return f"so this would send your whole {extent}"
 
 
-def _is_everything(folder: Path) -> bool:
-    """Tell whether it is `/` or the user's home: nobody means to send that."""
+def is_too_much(folder: Path) -> bool:
+    """Whether the folder is `/` or the user's home: nobody means to send that."""
     real = os.path.realpath(folder)
     return real in ("/", os.path.realpath(os.path.expanduser("~")))
 
@@ -190,17 +223,26 @@ def _path_in(folder: Path, path: Path) -> PurePosixPath | None:
     return None
 
 
-def _call(inside: PurePosixPath, path: Path) -> tuple[str, ...]:
+def _command(inside: PurePosixPath, path: Path) -> tuple[str, ...]:
     interpreter = _INTERPRETERS.get(inside.suffix)
     if interpreter is not None:
-        return interpreter, _no_option(inside)
+        return (*interpreter, _not_an_option(inside))
     if os.access(path, os.X_OK):
         return (f"./{inside}",)
-    raise Invalid(
-        f"how to run {inside.name!r}? it is neither .py nor .sh and not executable; "
-        f"make it so with `chmod +x {inside}`"
+    raise Invalid(f"cannot run {inside.name!r}: {_how_to_run(inside)}")
+
+
+def _how_to_run(inside: PurePosixPath) -> str:
+    """Say what to do with a file that is neither a known script nor executable."""
+    name = shlex.quote(str(inside))
+    if inside.suffix in _PROGRAMS:
+        program = _PROGRAMS[inside.suffix]
+        return f"it is neither .py, .sh nor .ipynb; use: retarget run -- {program} {name}"
+    return (
+        "it is neither .py, .sh nor .ipynb, and it is not executable; name its interpreter "
+        f"(retarget run -- PROGRAM {name}), or begin it with `#!` and run `chmod +x {name}`"
     )
 
 
-def _no_option(inside: PurePosixPath) -> str:
+def _not_an_option(inside: PurePosixPath) -> str:
     return f"./{inside}" if str(inside).startswith("-") else str(inside)

@@ -1,41 +1,51 @@
-"""Where the time of a job went: when it reached each stage, as the server and its runner saw it."""
+"""Lists when a job reached each stage, by the clocks of the server and of the runner."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from retarget.sdk.records import Attempt, records
+from retarget.sdk.display import Columns, Shown
+from retarget.sdk.records import Attempt, parse_time, records
 
-# What is known of an attempt by name, and what it means.
+# field of an attempt -> name and meaning of the stage
 _STAGES = {
-    "created": "placed on its target",
-    "preparing": "its runner has begun",
-    "starting": "code and environment are ready",
-    "started": "the script is there",
-    "output": "the first of its output is at the server",
-    "exited": "the script has ended",
-    "ended": "everything has arrived",
+    "created_at": ("placed", "the job was placed on its target"),
+    "preparing_at": ("preparing", "the runner started"),
+    "starting_at": ("starting", "code and environment are ready"),
+    "started_at": ("started", "the script started"),
+    "first_output_at": ("output", "the first output reached the server"),
+    "exited_at": ("exited", "the script exited"),
+    "ended_at": ("ended", "all results reached the server"),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """A stage that was reached: its name, what that means, when, and seconds since submission."""
+class Stage(Shown):
+    """A stage that a job reached: when (UTC), and how many seconds after its submission."""
 
     name: str
     meaning: str
-    at: float
-    since: float
+    at: datetime
+    elapsed_seconds: float
+
+    def _columns(self) -> Columns:
+        return {
+            "stage": self.name,
+            "meaning": self.meaning,
+            "time": self.at,
+            "seconds": f"{self.elapsed_seconds:.3f}",
+        }
 
 
 def stages(view: dict[str, Any], number: int | None = None) -> list[Stage]:
-    """Return the stages of one attempt, the last unless told, in the order they were reached."""
+    """Return the stages that attempt `number` reached, in order; by default the last attempt."""
+    submitted_at = parse_time(view["created_at"])
     attempts = records(Attempt, view["attempts"] or [])
-    chosen = [each for each in attempts if number in (None, each.number)]
-    reached = [("submitted", "submitted", float(view["created"]))]
-    for name, meaning in _STAGES.items() if chosen else ():
-        at: float | None = getattr(chosen[-1], name)
+    selected = [attempt for attempt in attempts if number in (None, attempt.number)]
+    reached = [("submitted", "the server received the job", submitted_at)]
+    for field, (name, meaning) in _STAGES.items() if selected else ():
+        at: datetime | None = getattr(selected[-1], field)
         if at is not None:
-            shown = "placed" if name == "created" else name
-            reached.append((shown, meaning, float(at)))
+            reached.append((name, meaning, at))
     reached.sort(key=lambda stage: stage[2])
-    return [Stage(*stage, since=stage[2] - float(view["created"])) for stage in reached]
+    return [Stage(*stage, (stage[2] - submitted_at).total_seconds()) for stage in reached]

@@ -1,1 +1,1 @@
-"""The HTTP server: the one way in for the CLI, the SDK, the studio and the runners."""
+"""The HTTP server that the CLI, the SDK, the studio and the runners talk to."""

@@ -1,4 +1,4 @@
-"""Turns what is raised into answers: one sentence, a status, and the field to mend."""
+"""Turns exceptions into responses: a status, one sentence, and the field to fix."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -18,37 +18,40 @@ from retarget.core.errors import Invalid, RetargetError, StorageFull
 from retarget.server.views import Problem
 
 _log = logging.getLogger(__name__)
-_NAMES = {
+_ERROR_NAMES = {
     400: "Invalid",
     401: "Unauthorized",
     403: "Forbidden",
     404: "NotFound",
     405: "Invalid",
+    408: "Invalid",
     409: "Conflict",
     413: "Invalid",
 }
-_WORDS = {  # what pydantic says in words of its own
-    "missing": "is needed",
-    "extra_forbidden": "there is no such field",
+_PYDANTIC_MESSAGES = {  # replaces the messages of pydantic
+    "missing": "is required",
+    "extra_forbidden": "unknown field",
     "model_type": "must be a JSON object",
     "model_attributes_type": "must be a JSON object",
 }
-_LONGEST = 2000  # characters of a sentence: what was sent may be of any length
-_SHOWN = 60
+_INTERNAL_ERROR = "internal error; see the server log (`retarget server logs`)"
+_MAX_MESSAGE_CHARACTERS = 2000  # a message may quote a request of any length
+_MAX_INPUT_CHARACTERS = 60
 _METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
-# Shown in /openapi.json for every route; none answers anything else.
+# Documented in /openapi.json for every route. No route returns another status.
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     code: {"model": Problem, "description": text}
     for code, text in {
-        400: "The request cannot be read",
-        401: "No token, or a wrong one",
-        403: "The token is for something else",
-        404: "No such thing",
-        409: "Not in that state",
+        400: "The request could not be read",
+        401: "The token is missing or wrong",
+        403: "The token does not grant access",
+        404: "Not found",
+        408: "The body did not arrive in time",
+        409: "Not possible in the current state",
         413: "The body is too large",
-        422: "The request can never work",
-        503: "The target does not answer",
+        422: "The request is invalid",
+        503: "The target or the database is unreachable, or the server is busy",
         507: "The server's disk is full",
     }.items()
 }
@@ -57,64 +60,72 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 def add_handlers(app: FastAPI) -> None:
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
-    app.add_exception_handler(Exception, _by_accident)
+    app.add_exception_handler(Exception, _on_unexpected_error)
 
 
-def answer_to(request: Request, error: Exception) -> JSONResponse:
-    """Return the answer to a request that has led to this."""
+def error_response(request: Request, error: Exception) -> JSONResponse:
+    """Return the response to a request that raised this error."""
     for kind, handler in _HANDLERS.items():
         if isinstance(error, kind):
             return handler(request, error)
-    return _by_accident(request, error)
+    return _on_unexpected_error(request, error)
 
 
-def _on_purpose(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RetargetError)
-    field = error.field if isinstance(error, Invalid) else None
-    return _answer(error.status, type(error).__name__, str(error), field)
+def problem_response(error: Exception) -> JSONResponse:
+    """Return the response to what is no ordinary request, for any error raised on purpose."""
+    if isinstance(error, RetargetError):
+        field = error.field if isinstance(error, Invalid) else None
+        return _response(error.status, type(error).__name__, str(error), field)
+    return _response(500, "RetargetError", _INTERNAL_ERROR, None)
 
 
-def _invalid(_: Request, error: Exception) -> JSONResponse:
+def _on_retarget_error(_: Request, error: Exception) -> JSONResponse:
+    return problem_response(error)
+
+
+def _on_validation_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError | ValidationError)
     first: Mapping[str, Any] = error.errors()[0]
     if first["type"] == "json_invalid":
-        why = first.get("ctx", {}).get("error")
-        return _answer(422, "Invalid", f"the body is not JSON: {why}", None)
+        cause = first.get("ctx", {}).get("error")
+        return _response(422, "Invalid", f"the body is not JSON: {cause}", None)
     path = [str(part) for part in first["loc"]]
     if isinstance(error, RequestValidationError):
-        path = path[1:]  # the word for "in the body"
+        path = path[1:]  # without "body" or "query"
     if path[-1:] == ["[key]"]:
-        path = path[:-2]  # a key that is wrong is no place to look at
+        path = path[:-2]  # an invalid key: name the object instead
     field = ".".join(path) or None
-    return _answer(422, "Invalid", f"{field or 'the body'}: {_sentence(first)}", field)
+    return _response(422, "Invalid", f"{field or 'the body'}: {_sentence(first)}", field)
 
 
 def _sentence(error: Mapping[str, Any]) -> str:
-    """Say what is wrong and, where it is short, what was given."""
+    """Return what is wrong, with the rejected value if it is short."""
     if error["type"] == "value_error":
         return str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] in _WORDS:
-        return _WORDS[error["type"]]
-    said = str(error["msg"]).replace("Input should", "must")
-    given = repr(error["input"])
-    return f"{said}, not {given}" if len(given) <= _SHOWN else said
+    if error["type"] in _PYDANTIC_MESSAGES:
+        return _PYDANTIC_MESSAGES[error["type"]]
+    message = str(error["msg"]).replace("Input should", "must")
+    raw = error["input"]
+    is_whole = isinstance(raw, float) and raw.is_integer()  # a client sends 0 as 0.0
+    value = f"{raw:g}" if is_whole else repr(raw)
+    return f"{message}, not {value}" if len(value) <= _MAX_INPUT_CHARACTERS else message
 
 
-def _http(request: Request, error: Exception) -> JSONResponse:
+def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    status, said = error.status_code, str(error.detail)
+    status, message = error.status_code, str(error.detail)
     if status == 400:
-        said = "the body cannot be read as JSON"  # too deep, not UTF-8, or an endless number
+        message = "the body is not valid JSON"  # too deep, not UTF-8, or an endless number
     elif status in (404, 405):
-        said = f"this server has no {request.method} {request.url.path}"
-    answer = _answer(status, _NAMES.get(status, "RetargetError"), said, None)
+        message = f"this server has no {request.method} {request.url.path}"
+    response = _response(status, _ERROR_NAMES.get(status, "RetargetError"), message, None)
     if status == 405:
-        answer.headers["Allow"] = ", ".join(_methods(request))
-    return answer
+        response.headers["Allow"] = ", ".join(_allowed_methods(request))
+    return response
 
 
-def _methods(request: Request) -> list[str]:
-    """Return what can be asked of this address; each method has a route of its own."""
+def _allowed_methods(request: Request) -> list[str]:
+    """Return the methods of this path. Each method has its own route."""
     routes: list[BaseRoute] = request.app.routes
     scopes = [{**request.scope, "method": method} for method in _METHODS]
     return [
@@ -124,47 +135,46 @@ def _methods(request: Request) -> list[str]:
     ]
 
 
-def _left(_: Request, error: Exception) -> JSONResponse:
-    """Whoever sent this was killed or cut off in the middle of it: nobody reads the answer."""
-    return _answer(400, "Invalid", "the request broke off", None)
+def _on_disconnect(_: Request, error: Exception) -> JSONResponse:
+    """Answer a request that was cut off. Its sender is gone, so nobody reads this."""
+    return _response(400, "Invalid", "the request is incomplete", None)
 
 
-def _by_the_machine(request: Request, error: Exception) -> JSONResponse:
+def _on_os_error(request: Request, error: Exception) -> JSONResponse:
     try:
         with storage_errors():
             raise error
     except StorageFull as full:
-        return _on_purpose(request, full)
+        return _on_retarget_error(request, full)
     except OSError:
-        return _by_accident(request, error)
+        return _on_unexpected_error(request, error)
 
 
-def _by_accident(request: Request, error: Exception) -> JSONResponse:
+def _on_unexpected_error(request: Request, error: Exception) -> JSONResponse:
     _log.error("%s %s", request.method, request.url.path, exc_info=error)
-    sentence = "the server made a mistake; its log (`retarget server logs`) says more"
-    return _answer(500, "RetargetError", sentence, None)
+    return _response(500, "RetargetError", _INTERNAL_ERROR, None)
 
 
-def _answer(status: int, name: str, message: str, field: str | None) -> JSONResponse:
-    field = None if field is None else _shortened(field)
-    problem = Problem(error=name, message=_shortened(message), field=field)
-    # a client of another version says so beside what is wrong
+def _response(status: int, name: str, message: str, field: str | None) -> JSONResponse:
+    field = None if field is None else _to_short_line(field)
+    problem = Problem(error=name, message=_to_short_line(message), field=field)
+    # lets a client of another version mention the difference
     headers = {"Retarget-Version": __version__}
     return JSONResponse(problem.model_dump(), status_code=status, headers=headers)
 
 
-def _shortened(text: str) -> str:
-    """Return the text as one line that can be shown, a long one without its middle."""
-    half = _LONGEST // 2
-    short = text if len(text) <= _LONGEST else f"{text[:half]} … {text[-half:]}"
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in short)
+def _to_short_line(text: str) -> str:
+    """Return the text as one printable line. The middle of a long text is cut."""
+    half = _MAX_MESSAGE_CHARACTERS // 2
+    short = text if len(text) <= _MAX_MESSAGE_CHARACTERS else f"{text[:half]} … {text[-half:]}"
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in short)
 
 
 _HANDLERS: dict[type[Exception], Callable[[Request, Exception], JSONResponse]] = {
-    RetargetError: _on_purpose,
-    RequestValidationError: _invalid,
-    ValidationError: _invalid,
-    HTTPException: _http,
-    ClientDisconnect: _left,
-    OSError: _by_the_machine,
+    RetargetError: _on_retarget_error,
+    RequestValidationError: _on_validation_error,
+    ValidationError: _on_validation_error,
+    HTTPException: _on_http_error,
+    ClientDisconnect: _on_disconnect,
+    OSError: _on_os_error,
 }

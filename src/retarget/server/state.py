@@ -1,22 +1,23 @@
-"""What the routes share: the parts of control, the signals, and the server's own facts."""
+"""What the routes share: the context of control, the event bus, and details of the server."""
 
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from retarget.control.parts import Parts
+from retarget.control.context import Context
 from retarget.core.home import Home
-from retarget.server.signals import Signals
+from retarget.server.event_bus import EventBus
 
 
 @dataclass
 class State:
-    parts: Parts
-    signals: Signals
+    context: Context
+    bus: EventBus
     home: Home
     token: str
     url: str
     stop: Callable[[], None]
     pid: int = field(default_factory=os.getpid)
-    started: float = field(default_factory=time.time)
+    started_at: float = field(default_factory=time.time)
+    event_streams: int = 0  # that are being sent

@@ -1,17 +1,72 @@
-"""What the API answers with: typed, so that /openapi.json says everything."""
+"""The response models of the HTTP API, as documented in /openapi.json."""
 
-from typing import Any
+import math
+import os
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, PlainSerializer, WithJsonSchema
 
 from retarget.core.environments import Environment
-from retarget.core.jobs import Attempt, Job
+from retarget.core.jobs import Attempt, ExcludedPath, Job, Transition
+from retarget.core.kept import Kept
+from retarget.core.locks import Lock
+from retarget.core.own_packages import OwnPackage
 from retarget.core.states import JobState
-from retarget.core.targets import Facts
+from retarget.core.targets import Gpu, NodeState, NodeType
+
+_EARLIEST = datetime.min.replace(tzinfo=UTC).timestamp()
+_LATEST = datetime.max.replace(tzinfo=UTC, microsecond=0).timestamp()
+
+
+def _to_iso(seconds: float) -> str:
+    """Return a time as ISO 8601 in UTC. A time outside the years 1 to 9999 is clamped to them."""
+    moment = datetime.fromtimestamp(min(max(seconds, _EARLIEST), _LATEST), UTC)
+    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+# Seconds since 1970 in Python, ISO 8601 with microseconds in JSON: 2025-11-24T09:30:00.125000Z.
+Timestamp = Annotated[
+    float,
+    PlainSerializer(_to_iso, return_type=str),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+
+
+def to_unicode(value: Any) -> Any:
+    """Return a JSON value in which bytes of paths that are not UTF-8 are written as \\xNN."""
+    if isinstance(value, str):
+        return os.fsencode(value).decode("utf-8", "backslashreplace") if _is_raw(value) else value
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        return {key: to_unicode(item) for key, item in items}
+    if isinstance(value, list):
+        return [to_unicode(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def _is_raw(text: str) -> bool:
+    return any("\udc80" <= char <= "\udcff" for char in text)
+
+
+def _to_json_number(value: float) -> float | str:
+    """Return a number as JSON can represent it: NaN and the infinities become strings."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+Number = Annotated[
+    float,
+    PlainSerializer(_to_json_number, return_type=float | Literal["NaN", "Infinity", "-Infinity"]),
+    Field(description="A number; NaN, Infinity and -Infinity are strings"),
+]
 
 
 class Problem(BaseModel):
-    """Every answer that is not a success."""
+    """The body of every error response."""
 
     error: str
     message: str
@@ -24,14 +79,14 @@ class AttemptView(BaseModel):
     nodes: list[str]
     exit_code: int | None
     reason: str
-    created: float
-    launched: float | None
-    preparing: float | None
-    starting: float | None
-    started: float | None
-    output: float | None
-    exited: float | None
-    ended: float | None
+    created_at: Timestamp
+    launched_at: Timestamp | None
+    preparing_at: Timestamp | None
+    starting_at: Timestamp | None
+    started_at: Timestamp | None
+    first_output_at: Timestamp | None
+    exited_at: Timestamp | None
+    ended_at: Timestamp | None
     resumes: int
 
 
@@ -46,10 +101,10 @@ class JobView(BaseModel):
     command: list[str]
     exit_code: int | None
     attempt: int
-    created: float
-    changed: float
-    started: float | None
-    ended: float | None
+    created_at: Timestamp
+    changed_at: Timestamp
+    started_at: Timestamp | None
+    ended_at: Timestamp | None
     priority: int
     cpus: float
     memory: int | None
@@ -58,10 +113,34 @@ class JobView(BaseModel):
     processes_per_node: int
     retries: int
     timeout: float | None
+    allow_pip: bool
+    split_stderr: bool
+    own_packages: tuple[OwnPackage, ...]
+    required_packages: list[str] = []
     snapshot: str | None
     environment: Environment
-    env: dict[str, str]
+    variables: dict[str, str]
+    excluded: list[ExcludedPath]
+    project_settings: list[str] = []  # what came from the project's retarget.toml
+    secrets: list[str]  # their names
+    arguments_index: int | None = None  # index in `command` of the script's first argument
+    notices: list[str]  # what the server said at submit
+    keep: list[str] = []  # what to keep of the files outside of outputs/
+    hint: str | None
     attempts: list[AttemptView] | None = None
+    logged: dict[str, Number | str] | None = Field(
+        default=None, description="In a listing with `logged`: the latest of these values"
+    )
+    lock: Lock | None = None  # what the last attempt ran with; only with `attempts`
+    kept: Kept | None = None  # what it wrote outside of outputs/; only with `attempts`
+
+
+class TransitionView(BaseModel):
+    version: int
+    event: str
+    state: JobState
+    reason: str
+    at: Timestamp
 
 
 class Plan(BaseModel):
@@ -69,6 +148,7 @@ class Plan(BaseModel):
     kind: str
     launch: dict[str, Any]
     native: dict[str, Any]
+    notices: list[str]
 
 
 class Why(BaseModel):
@@ -76,6 +156,12 @@ class Why(BaseModel):
     reason: str
     behind: list[str]
     diagnosis: str | None
+    hint: str | None
+
+
+class LogTime(BaseModel):
+    size: int
+    at: Timestamp
 
 
 class StreamView(BaseModel):
@@ -89,13 +175,32 @@ class Used(BaseModel):
     gpus: int
 
 
+class NodeView(BaseModel):
+    name: str
+    type: str  # the name of its node type, if the target has such
+    state: NodeState
+    since: Timestamp | None  # when it came into this state
+    unavailable: str  # why it takes no work now; empty if it does
+    cpus: float
+    memory: int
+    gpus: list[Gpu]
+
+
+class InventoryView(BaseModel):
+    nodes: list[NodeView]
+    node_types: list[NodeType]  # what the target can have nodes of
+    own_queue: bool  # whether the target decides itself when a job starts
+    details: dict[str, str]
+    lost_after: float | None
+
+
 class TargetView(BaseModel):
     name: str
     kind: str
-    config: dict[str, Any]  # a secret in it is shown as ********
+    config: dict[str, Any]  # secrets are shown as ********
     tags: dict[str, str]
-    facts: Facts | None
-    checked: float | None
+    inventory: InventoryView | None
+    checked_at: Timestamp | None
     reason: str
     jobs: dict[str, int]
     used: Used
@@ -113,7 +218,8 @@ class Built(BaseModel):
     how: str
     size: int
     seconds: float
-    built: float
+    built_at: Timestamp
+    failed: str | None = None  # why the build failed; the next job tries again
 
 
 class EnvironmentView(BaseModel):
@@ -127,30 +233,61 @@ class EnvironmentView(BaseModel):
     channels: list[str]
     conda: list[str]
     pip: list[str]
-    created: float
+    created_at: Timestamp
     built: list[Built]
+    locks: list[Lock] = []  # one per platform, Python and source
+    version: int | None = None  # under its name
+    resolution: int = 0  # how often it was resolved again
+    conda_from_pypi: bool = False
+
+
+class LivingServer(BaseModel):
+    """A server of the same database."""
+
+    id: str
+    host: str
+    pid: int
+    url: str
+    version: str
+    started_at: Timestamp
+    targets: list[str]  # that it looks after
 
 
 class ServerView(BaseModel):
+    id: str
     version: str
     pid: int
     url: str
     home: str
-    started: float
+    started_at: Timestamp
     jobs: dict[str, int]
+    servers: list[LivingServer]  # all that use this database, this one included
 
 
-def view_of(job: Job, attempts: list[Attempt] | None = None) -> JobView:
-    spec = job.spec.model_dump(exclude={"name", "command", "environment", "grace"})
+def job_view(
+    job: Job,
+    hint: str | None = None,
+    attempts: list[Attempt] | None = None,
+    lock: Lock | None = None,
+    logged: dict[str, float | str] | None = None,
+) -> JobView:
+    spec = job.spec.model_dump(exclude={"name", "command", "environment", "grace", "surroundings"})
     return JobView(
         **job.model_dump(exclude={"spec"}),
         **spec,
         command=list(job.spec.command),
         environment=job.spec.environment,
-        attempts=None if attempts is None else [attempt_view(each) for each in attempts],
+        hint=hint,
+        attempts=None if attempts is None else [attempt_view(attempt) for attempt in attempts],
+        logged=logged,
+        lock=lock,
     )
 
 
 def attempt_view(attempt: Attempt) -> AttemptView:
-    names = attempt.model_dump(include=set(AttemptView.model_fields))
-    return AttemptView(**names, nodes=[share.node for share in attempt.shares])
+    fields = attempt.model_dump(include=set(AttemptView.model_fields))
+    return AttemptView(**fields, nodes=[allocation.node for allocation in attempt.allocations])
+
+
+def transition_view(transition: Transition) -> TransitionView:
+    return TransitionView(**transition.model_dump())

@@ -1,5 +1,5 @@
-"""All SQL: what the system knows, in SQLite or PostgreSQL. One module a noun.
+"""All SQL, for SQLite and PostgreSQL. One module per noun.
 
-`engine` opens a database and brings it to the present schema; `Jobs`, `Outputs`, `Targets` and
-`Environments` each take that engine and give back values of the core.
+`engine` opens a database and upgrades it to the current schema. Classes such as `Jobs` and
+`Targets` take that engine and return values of the core.
 """

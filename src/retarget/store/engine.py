@@ -1,11 +1,14 @@
-"""Opens the database: transactions, the present schema, and database errors in plain words."""
+"""Open the database: transactions, schema migrations and readable database errors."""
 
+import logging
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -20,66 +23,132 @@ from sqlalchemy import (
     make_url,
     text,
 )
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from retarget.core.errors import Conflict, Invalid, RetargetError, StorageFull
+from retarget.core.errors import (
+    Conflict,
+    DatabaseUnreachable,
+    Invalid,
+    RetargetError,
+    StorageFull,
+)
+from retarget.core.events import Change
+from retarget.core.extras import install_command
+from retarget.store.changes import Publish, ignore
 from retarget.store.schema import metadata
 
-HEAD = "0005"  # the newest revision in migrations/versions
+_log = logging.getLogger("retarget")
 
-_PATIENCE = 30.0  # seconds that a writer waits for the one before it
-_LOCK = 0x7265746172676574  # "retarget": the advisory lock of whoever migrates
+HEAD = "0013"  # the newest revision in migrations/versions
+
+_LOCK_TIMEOUT_SECONDS = 30.0  # how long a writer waits for the writer before it
+# for PostgreSQL, unless its URL has others: after how long a silent host counts as unreachable
+_TIMEOUTS = {"connect_timeout": 10, "tcp_user_timeout": 30_000}
+# of PostgreSQL: connections fail, the server stops or starts, too many connections, a transaction
+# that did not continue
+_UNREACHABLE_STATES = ("08", "57P", "53300", "25P03")
+# A server that is paused within a transaction must not keep its rows from the others for long.
+_IDLE_TRANSACTION_SECONDS = 10
+_MIGRATION_LOCK_ID = 0x7265746172676574  # "retarget" in ASCII: the advisory lock of a migration
 
 
-def open_engine(url: str) -> Engine:
-    """Return an engine for `sqlite:///FILE` or `postgresql+psycopg://…`, to be disposed of.
+def sqlite_url(path: Path) -> URL:
+    """Return the URL of a SQLite file, whatever characters its path has."""
+    return URL.create("sqlite", database=str(path))
 
-    A SQLite file that is not there is made, readable by its owner alone.
+
+def open_engine(url: str | URL, *, publish: Publish = ignore) -> Engine:
+    """Return an engine for `sqlite:///FILE` or `postgresql+psycopg://…`. The caller disposes of it.
+
+    A missing SQLite file is created, readable only by its owner. After every committed transaction
+    that has changed something, `publish` is called with the changes, in the thread that wrote.
     """
     address = _parse(url)
     if address.get_backend_name() == "sqlite":
-        return _open_sqlite(address)
+        return _open_sqlite(address, publish)
     try:
-        return create_engine(
+        engine = create_engine(
             address,
             pool_size=16,
             max_overflow=16,
             pool_pre_ping=True,
-            execution_options={"turn": nullcontext()},
+            connect_args={
+                name: value for name, value in _TIMEOUTS.items() if name not in address.query
+            },
+            execution_options={
+                "write_lock": nullcontext(),
+                "publish": publish,
+                "availability": _Availability(_without_secrets(address)),
+            },
         )
     except ModuleNotFoundError:
         raise Invalid(
-            "PostgreSQL needs a package that is not installed; pip install 'retarget[postgres]'"
+            f"PostgreSQL needs a package that is not installed; run {install_command('postgres')}"
         ) from None
+    event.listen(engine, "connect", _set_up_postgresql)
+    return engine
+
+
+def describe_database(url: str) -> str:
+    """Return which database a URL names, without user, password and options."""
+    address = _parse(url)
+    if address.get_backend_name() == "sqlite":
+        return f"sqlite:///{os.path.abspath(str(address.database))}"
+    host = address.host or address.query.get("host") or "localhost"
+    port = address.port or address.query.get("port") or 5432
+    return f"postgresql://{host}:{port}/{address.database or address.username or ''}"
+
+
+def is_sqlite(url: str) -> bool:
+    """Whether only one server at a time can use the database."""
+    return _parse(url).get_backend_name() == "sqlite"
+
+
+def has_jobs(url: str | URL) -> bool:
+    """Whether the database holds any job. A missing SQLite file is not created."""
+    address = _parse(url)
+    if address.get_backend_name() == "sqlite" and not os.path.exists(str(address.database)):
+        return False
+    engine = open_engine(url)
+    try:
+        with _opening(engine), reading(engine) as db:
+            has_tables = inspect(db).has_table("jobs") and inspect(db).has_table("alembic_version")
+            return has_tables and db.execute(text("SELECT 1 FROM jobs LIMIT 1")).first() is not None
+    finally:
+        engine.dispose()
 
 
 @contextmanager
 def reading(engine: Engine) -> Generator[Connection, None, None]:
-    """Open a transaction that only reads."""
-    with _in_words(engine), engine.connect() as db:
+    """Open a read-only transaction."""
+    with _translating_errors(engine), engine.connect() as db:
         yield db
 
 
 @contextmanager
 def writing(engine: Engine) -> Generator[Connection, None, None]:
-    """Open a transaction that writes: committed as a whole at the end, or not at all."""
-    turn: AbstractContextManager[Any] = engine.get_execution_options()["turn"]
-    with turn, _in_words(engine), engine.connect() as db:
-        db.execution_options(writes=True)
+    """Open a transaction that writes. It is committed as a whole, or rolled back on an error."""
+    options, changes = engine.get_execution_options(), list[Change]()
+    write_lock: AbstractContextManager[Any] = options["write_lock"]
+    with write_lock, _translating_errors(engine), engine.connect() as db:
+        db.execution_options(writes=True, changes=changes)
         with db.begin():
             yield db
+    if changes:
+        options["publish"](changes)
 
 
 def upsert(
     db: Connection, into: Table, *rows: Mapping[str, Any], replace: Collection[str] = ()
 ) -> None:
-    """Insert rows; where a primary key is there already, change only the columns in `replace`."""
+    """Insert rows. Where a primary key exists already, update only the columns in `replace`."""
     if rows:
         statement = _upsert(db.dialect.name, into, tuple(replace))
         db.execute(statement, [dict(row) for row in rows])
 
 
-@cache  # made anew for each file a job leaves it would cost more than running it
+@cache  # building the statement costs more than running it
 def _upsert(dialect: str, into: Table, replace: tuple[str, ...]) -> Executable:
     key = list(into.primary_key.columns)
     statement = _insert(dialect)(into)
@@ -92,12 +161,12 @@ def _upsert(dialect: str, into: Table, replace: tuple[str, ...]) -> Executable:
 def insert_new(
     db: Connection, into: Table, rows: Sequence[Mapping[str, Any]], *, key: tuple[str, ...] = ()
 ) -> None:
-    """Insert rows; those whose key, the primary one unless said, is there already stay as is."""
+    """Insert rows, and skip those whose key exists already. The default is the primary key."""
     if rows:
         db.execute(_insert_new(db.dialect.name, into, key), list(rows))
 
 
-@cache  # made anew for each metric it would cost more than running it
+@cache  # building the statement costs more than running it
 def _insert_new(dialect: str, into: Table, key: tuple[str, ...]) -> Executable:
     columns = [into.c[name] for name in key] or list(into.primary_key.columns)
     return _insert(dialect)(into).on_conflict_do_nothing(index_elements=columns)
@@ -105,16 +174,17 @@ def _insert_new(dialect: str, into: Table, key: tuple[str, ...]) -> Executable:
 
 def _insert(dialect: str) -> Any:
     if dialect == "postgresql":
-        from sqlalchemy.dialects.postgresql import insert  # 30 ms that SQLite does without
+        # imported here because it takes 30 ms, which SQLite users need not wait for
+        from sqlalchemy.dialects.postgresql import insert
     else:
         from sqlalchemy.dialects.sqlite import insert
     return insert
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the database to the present schema. Several servers may do so at once.
+    """Upgrade the database to the current schema. Several servers may do so at once.
 
-    Raise Conflict for a database of a newer Retarget, Invalid for what is no database.
+    Raise Conflict if a newer Retarget made the database, and Invalid if it is not a database.
     """
     with _opening(engine):
         with reading(engine) as db:
@@ -123,73 +193,100 @@ def migrate(engine: Engine) -> None:
                 return
         with writing(engine) as db:
             if db.dialect.name == "postgresql":
-                db.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-            seen = _revision(db)
-            if seen != HEAD:
-                _upgrade(db, seen)
+                db.execute(
+                    text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _MIGRATION_LOCK_ID}
+                )
+            revision = _revision(db)
+            if revision != HEAD:
+                _upgrade(db, revision)
 
 
 def _check_tables(db: Connection) -> None:
-    lacking = set(metadata.tables) - set(inspect(db).get_table_names())
-    if lacking:
+    missing = set(metadata.tables) - set(inspect(db).get_table_names())
+    if missing:
         raise Conflict(
-            f"the database {_shown(db.engine)} has lost its table {min(lacking)!r}; "
-            "put a backup in its place, or move it away to begin anew"
+            f"the database {_display_name(db.engine)} lacks the table {min(missing)!r}; "
+            "restore a backup, or move the database away to start with an empty one"
         )
 
 
-def _parse(url: str) -> URL:
-    wanted = "write sqlite:////path/to/retarget.db or postgresql+psycopg://user@host/database"
+def _set_up_postgresql(connection: Any, _record: object) -> None:
+    connection.autocommit = True
+    milliseconds = _IDLE_TRANSACTION_SECONDS * 1000
+    connection.execute(f"SET idle_in_transaction_session_timeout = {milliseconds}")
+    connection.autocommit = False
+
+
+def _parse(url: str | URL) -> URL:
+    expected = "write sqlite:////path/to/retarget.db or postgresql+psycopg://user@host/database"
     try:
         address = make_url(url)
     except ArgumentError:
-        raise Invalid(f"that is not the address of a database; {wanted}") from None
+        raise Invalid(f"this is not a database URL; {expected}") from None
     if address.drivername in ("postgresql", "postgresql+psycopg"):
         return address.set(drivername="postgresql+psycopg")
     if address.drivername == "sqlite" and address.database not in (None, "", ":memory:"):
         return address
-    raise Invalid(f"{_without_secrets(address)!r} does not name a database; {wanted}")
+    raise Invalid(f"{_without_secrets(address)!r} does not name a database; {expected}")
 
 
-def _open_sqlite(address: URL) -> Engine:
+def _open_sqlite(address: URL, publish: Publish) -> Engine:
     path = str(address.database)
     try:
-        # only ever a new file: closing a file that SQLite has open would drop SQLite's locks
+        # only for a new file: closing a file that SQLite has open would drop SQLite's locks
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         pass
     except OSError as error:
-        raise Invalid(f"cannot make the database {path}: {error.strerror}") from None
+        raise Invalid(f"cannot create the database {path}: {error.strerror}") from None
     engine = create_engine(
         address,
-        connect_args={"timeout": _PATIENCE},
+        connect_args={"timeout": _LOCK_TIMEOUT_SECONDS},
         pool_size=16,
         max_overflow=-1,
-        # threads of one server take turns here at once; SQLite would have them sleep and try again
-        execution_options={"turn": threading.Lock()},
+        # this lock wakes the next thread at once; SQLite would let it sleep and retry
+        execution_options={
+            "write_lock": threading.Lock(),
+            "publish": publish,
+            "availability": _Availability(path),
+        },
     )
     event.listen(engine, "connect", _set_up_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
-_SETTINGS = (
-    "journal_mode = WAL",
+_SQLITE_PRAGMAS = (
     "synchronous = NORMAL",
     "foreign_keys = ON",
-    # pages, 32 MB: whoever fills the journal waits for the disk, and should not have to often
+    # pages, 32 MB: the writer that fills the journal waits for the disk, so let it fill rarely
     "wal_autocheckpoint = 8192",
 )
 
 
 def _set_up_sqlite(connection: sqlite3.Connection, _record: object) -> None:
-    connection.isolation_level = None  # we begin transactions ourselves, below
-    for setting in _SETTINGS:
+    connection.isolation_level = None  # _begin_sqlite begins transactions
+    _use_write_ahead_log(connection)
+    for setting in _SQLITE_PRAGMAS:
         connection.execute(f"PRAGMA {setting}").close()
 
 
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    # while another connection makes the same change, SQLite fails at once instead of waiting
+    deadline = time.monotonic() + _LOCK_TIMEOUT_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").close()
+            return
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not is_busy or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
+
+
 def _begin_sqlite(db: Connection) -> None:
-    # a reader that turns into a writer can fail at once; one that begins as a writer waits
+    # a reader that becomes a writer can fail at once; one that begins as a writer waits
     writes = db.get_execution_options().get("writes", False)
     db.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -200,8 +297,8 @@ def _revision(db: Connection) -> str | None:
     return db.scalar(text("SELECT version_num FROM alembic_version"))
 
 
-def _upgrade(db: Connection, seen: str | None) -> None:
-    # importing Alembic costs more than all the rest of opening, and most databases are up to date
+def _upgrade(db: Connection, revision: str | None) -> None:
+    # importing Alembic takes longer than everything else here, and most databases are up to date
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory
@@ -209,67 +306,115 @@ def _upgrade(db: Connection, seen: str | None) -> None:
     config = Config()
     config.set_main_option("script_location", "retarget.store:migrations")
     config.attributes["connection"] = db
-    known = {step.revision for step in ScriptDirectory.from_config(config).walk_revisions()}
-    shown = _shown(db.engine)
-    if seen is not None and seen not in known:
+    revisions = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    name = _display_name(db.engine)
+    if revision is not None and revision not in revisions:
         raise Conflict(
-            f"the database {shown} was made by a newer Retarget: its schema is {seen!r} and this "
-            f"one knows {HEAD!r} at most; upgrade Retarget, or use another database"
+            f"the database {name} was made by a newer Retarget: its schema is {revision!r}, and "
+            f"this Retarget knows schemas up to {HEAD!r}; upgrade Retarget, or use another database"
         )
     foreign = set(inspect(db).get_table_names()) & set(metadata.tables)
-    if seen is None and foreign:
+    if revision is None and foreign:
         raise Conflict(
-            f"the database {shown} has a table {min(foreign)!r} that is not Retarget's; "
+            f"the database {name} has a table {min(foreign)!r} that is not Retarget's; "
             "use an empty database"
         )
     command.upgrade(config, "head")
 
 
+class _Availability:
+    """Whether a database answers. When that changes, one line is written to the log."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._has_answered = False
+        self.is_lost = True  # until it has answered
+
+    def lose(self, cause: object) -> DatabaseUnreachable:
+        """Note that the database does not answer, and return the error to raise."""
+        with self._lock:
+            is_new, self.is_lost = not self.is_lost, True
+        if is_new:
+            reason = str(cause).strip().partition("\n")[0]
+            message = "the database %s does not answer: %s; requests get 503 until it does"
+            _log.error(message, self._name, reason)
+        return DatabaseUnreachable(
+            f"the database {self._name} does not answer; check that it runs, and try again"
+        )
+
+    def restore(self) -> None:
+        """Note that the database answers."""
+        with self._lock:
+            is_new = self.is_lost and self._has_answered
+            self.is_lost, self._has_answered = False, True
+        if is_new:
+            _log.warning("the database %s answers again", self._name)
+
+
 @contextmanager
 def _opening(engine: Engine) -> Generator[None, None, None]:
     try:
-        with _in_words(engine):
+        with _translating_errors(engine):
             yield
-    except DBAPIError as error:
-        raise Invalid(f"cannot open the database {_shown(engine)}: {error.orig}") from error
+    except (DBAPIError, DatabaseUnreachable) as error:
+        failure = error.__cause__ if isinstance(error, DatabaseUnreachable) else error
+        cause = failure.orig if isinstance(failure, DBAPIError) else failure
+        raise Invalid(f"cannot open the database {_display_name(engine)}: {cause}") from error
 
 
 @contextmanager
-def _in_words(engine: Engine) -> Generator[None, None, None]:
+def _translating_errors(engine: Engine) -> Generator[None, None, None]:
+    availability: _Availability = engine.get_execution_options()["availability"]
     try:
         yield
+    except PoolTimeout as error:
+        raise availability.lose("all connections are in use") from error
     except DBAPIError as error:
-        told = _told(error.orig, _shown(engine))
-        if told is None:
+        if _is_unreachable(error):
+            raise availability.lose(error.orig) from error
+        translated = _translate(error.orig, _display_name(engine))
+        if translated is None:
             raise
-        raise told from error
+        raise translated from error
+    if availability.is_lost:
+        availability.restore()
 
 
-def _told(cause: BaseException | None, shown: str) -> RetargetError | None:
-    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # the rest tells which kind of it
+def _is_unreachable(error: DBAPIError) -> bool:
+    if isinstance(error.orig, sqlite3.Error):
+        return False
+    state: str | None = getattr(error.orig, "sqlstate", None)
+    if state is not None:
+        return state.startswith(_UNREACHABLE_STATES)
+    return error.connection_invalidated or isinstance(error, OperationalError)
+
+
+def _translate(cause: BaseException | None, database: str) -> RetargetError | None:
+    code = getattr(cause, "sqlite_errorcode", 0) & 0xFF  # the higher bits are the extended code
     if code == sqlite3.SQLITE_FULL or getattr(cause, "sqlstate", None) == "53100":
-        return StorageFull(f"there is no room left for the database {shown}; free some disk space")
+        return StorageFull(f"the disk of the database {database} is full; free some disk space")
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY):
         return StorageFull(
-            f"the database {shown} cannot be written ({cause}); look at its disk and its folder"
+            f"cannot write the database {database} ({cause}); check its disk and its folder"
         )
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return Invalid(
-            f"{shown} is damaged or is not a database ({cause}); "
-            "put a backup in its place, or move it away to begin anew"
+            f"{database} is damaged or is not a database ({cause}); "
+            "restore a backup, or move the file away to start with an empty database"
         )
     if code == sqlite3.SQLITE_BUSY:
         return Conflict(
-            f"another process has kept the database {shown} locked for {_PATIENCE:.0f} seconds; "
-            "end it and try again"
+            f"another process has locked the database {database} for "
+            f"{_LOCK_TIMEOUT_SECONDS:.0f} seconds; stop it and try again"
         )
     return None
 
 
-def _shown(engine: Engine) -> str:
+def _display_name(engine: Engine) -> str:
     url = engine.url
     return str(url.database) if url.get_backend_name() == "sqlite" else _without_secrets(url)
 
 
 def _without_secrets(url: URL) -> str:
-    return url.set(query={}).render_as_string()  # a password may also stand behind the "?"
+    return url.set(query={}).render_as_string()  # the query may hold a password, too

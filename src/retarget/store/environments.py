@@ -1,29 +1,40 @@
-"""Environments in SQL: definitions by digest, and the names that were given to some."""
+"""Environments in SQL: definitions by digest, and their names with numbered versions."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, delete, select
+from sqlalchemy import Connection, Engine, Select, delete, exists, insert, select, update
 
 from retarget.core.environments import Environment
 from retarget.core.errors import Invalid, NotFound
 from retarget.core.snapshots import digest_bytes
 from retarget.store.engine import reading, upsert, writing
-from retarget.store.schema import environment_names, environments
+from retarget.store.schema import (
+    environment_locks,
+    environment_names,
+    environment_versions,
+    environments,
+)
 
 _PREFIX = re.compile(r"[0-9a-f]{8,32}")
+_NUMBERED = re.compile(r"(?P<name>[^:@]+)(?::(?P<version>[1-9][0-9]{0,8})|@latest)")
+_NOT_DEFINING = {"name", "version"}  # the fields of a definition that its row does not have
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """An environment as the store has it; the definition carries the name it was found under."""
+class StoredEnvironment:
+    """An environment in the store. The definition has the same name and version as the row."""
 
     name: str | None
     digest: str
     environment: Environment
-    created: float
+    created_at: float
+
+    @property
+    def version(self) -> int | None:
+        return self.environment.version
 
 
 class Environments:
@@ -31,87 +42,176 @@ class Environments:
         self.engine = engine
 
     def keep(self, environment: Environment, now: float) -> str:
-        """Make sure that a definition is known, and return its digest."""
+        """Store a definition unless it is stored already, and return its digest."""
         with writing(self.engine) as db:
             return _keep(db, environment, now)
 
-    def name(self, name: str, environment: Environment, now: float) -> None:
-        """Give a name to a definition; the name leaves the one that had it before."""
-        with writing(self.engine) as db:
-            row = {"name": name, "digest": _keep(db, environment, now)}
-            upsert(db, environment_names, row, replace=("digest",))
+    def register(self, name: str, environment: Environment, now: float) -> StoredEnvironment:
+        """Make a definition the newest version of a name, unless it is that already.
 
-    def find(self, name_or_digest: str) -> Known:
-        """Return the environment with this name, or else the one whose digest begins so.
-
-        A digest needs its first 8 digits at least.
+        The newest version counts as the same if `update` resolved it again meanwhile.
         """
-        with reading(self.engine) as db:
-            found = _read(db, _known().where(environment_names.c.name == name_or_digest))
-            if not found and _PREFIX.fullmatch(name_or_digest):
-                begins = environments.c.digest.between(name_or_digest, name_or_digest + "g")
-                found = _read(db, _known().where(begins))
-        if not found:
-            raise _no_environment(name_or_digest)
-        if len({known.digest for known in found}) > 1:
-            raise Invalid(
-                f"several environments have digests that begin with {name_or_digest!r}; "
-                "give more digits"
-            )
-        return found[0]
+        with writing(self.engine) as db:
+            newest = _newest(db, name)
+            if newest is None or not _is_same(environment, newest):
+                _add_version(db, name, environment, now)
+            return _versions(db, name)[0]
 
-    def contexts(self) -> set[str]:
-        """Return the manifest of every folder that an image is built from."""
+    def update(self, name: str, now: float) -> StoredEnvironment:
+        """Add a version with the newest definition of a name, to be resolved again."""
+        with writing(self.engine) as db:
+            newest = _newest(db, name)
+            if newest is None:
+                raise _no_environment(name)
+            fresh = next(again for again in _resolutions(newest) if not _is_known(db, again))
+            _add_version(db, name, fresh, now)
+            return _versions(db, name)[0]
+
+    def find(self, text: str) -> StoredEnvironment:
+        """Return the environment that this text names: `torch`, `torch:3`, `torch@latest`.
+
+        Or else the one with this digest; its first 8 digits are enough.
+        """
+        numbered = _NUMBERED.fullmatch(text)
+        with reading(self.engine) as db:
+            matches = _versions(db, numbered["name"] if numbered else text)
+            if matches and numbered and numbered["version"]:
+                return _pick(matches, int(numbered["version"]))
+            if matches:
+                return matches[0]
+            return _with_digest(db, text)
+
+    def versions(self, name: str) -> "list[StoredEnvironment]":
+        """Return the versions of a name, the newest first."""
+        with reading(self.engine) as db:
+            versions = _versions(db, name)
+        if not versions:
+            raise _no_environment(name)
+        return versions
+
+    def build_contexts(self) -> set[str]:
+        """Return the digests of the manifests of all folders that images are built from."""
         context = environments.c.definition["context"].as_string()
         with reading(self.engine) as db:
-            found = db.scalars(select(context).where(context.is_not(None)).distinct())
-            return {digest for digest in found if digest}
+            digests = db.scalars(select(context).where(context.is_not(None)).distinct())
+            return {digest for digest in digests if digest}
 
     def remove_name(self, name: str) -> None:
-        """Forget a name; the definition stays."""
+        """Remove a name with its versions. The definitions stay."""
         with writing(self.engine) as db:
             db.execute(delete(environment_names).where(environment_names.c.name == name))
 
-    def remove(self, digest: str) -> None:
-        """Forget a definition and its names."""
+    def remove_version(self, name: str, version: int) -> None:
+        """Remove one version of a name. The definition stays, and the number is not used again."""
+        is_it = (environment_versions.c.name == name) & (environment_versions.c.version == version)
         with writing(self.engine) as db:
-            gone = db.execute(delete(environments).where(environments.c.digest == digest))
-        if gone.rowcount == 0:
+            db.execute(delete(environment_versions).where(is_it))
+
+    def remove(self, digest: str) -> None:
+        """Remove a definition and its versions."""
+        with writing(self.engine) as db:
+            deleted = db.execute(delete(environments).where(environments.c.digest == digest))
+        if deleted.rowcount == 0:
             raise _no_environment(digest)
 
-    # last in the class: below it, `list` would not mean a list any more
-    def list(self) -> list[Known]:
-        """Return every name with its environment, then the environments that have none."""
+    # last in the class: below it, `list` means this method
+    def list(self) -> list[StoredEnvironment]:
+        """Return every version of every name, then the environments without a name."""
         with reading(self.engine) as db:
-            return _read(db, _known())
+            return _read(db, _select())
 
 
 def digest_for(environment: Environment) -> str:
-    """Name any environment by its content, a user-managed one too."""
-    content = environment.model_dump_json(exclude={"name"}).encode()
+    """Return a digest for any environment, a user-managed one too."""
+    content = environment.model_dump_json(exclude={"name", "version", "resolution"}).encode()
     return environment.digest or digest_bytes(content)[:32]
 
 
 def _keep(db: Connection, environment: Environment, now: float) -> str:
     digest = digest_for(environment)
-    definition = environment.model_dump(mode="json", exclude={"name"})
-    upsert(db, environments, {"digest": digest, "definition": definition, "created": now})
+    definition = environment.model_dump(mode="json", exclude=_NOT_DEFINING)
+    upsert(db, environments, {"digest": digest, "definition": definition, "created_at": now})
     return digest
 
 
-def _known() -> Select[Any]:
-    both = environments.outerjoin(environment_names)
-    return select(environments, environment_names.c.name).select_from(both)
+def _add_version(db: Connection, name: str, environment: Environment, now: float) -> None:
+    of_name = environment_names.c.name == name
+    upsert(db, environment_names, {"name": name, "versions": 0})
+    one_more = {"versions": environment_names.c.versions + 1}
+    db.execute(update(environment_names).where(of_name).values(one_more))
+    number = db.scalars(select(environment_names.c.versions).where(of_name)).one()
+    row = {"name": name, "version": number, "digest": _keep(db, environment, now)}
+    db.execute(insert(environment_versions).values({**row, "created_at": now}))
 
 
-def _read(db: Connection, query: Select[Any]) -> list[Known]:
-    found = [_from(row) for row in db.execute(query).mappings()]
-    return sorted(found, key=lambda known: (known.name is None, known.name or "", known.created))
+def _newest(db: Connection, name: str) -> Environment | None:
+    versions = _versions(db, name)
+    return versions[0].environment if versions else None
 
 
-def _from(row: Mapping[Any, Any]) -> Known:
-    definition = Environment.model_validate({**row["definition"], "name": row["name"]})
-    return Known(row["name"], row["digest"], definition, row["created"])
+def _is_same(environment: Environment, newest: Environment) -> bool:
+    if not environment.resolution:
+        newest = newest.model_copy(update={"resolution": 0})
+    return digest_for(environment) == digest_for(newest)
+
+
+def _resolutions(environment: Environment) -> Iterator[Environment]:
+    number = environment.resolution
+    while True:
+        number += 1
+        yield environment.model_copy(update={"resolution": number})
+
+
+def _is_known(db: Connection, environment: Environment) -> bool:
+    """Whether there is such an environment, or was one: its locks stay."""
+    digest = digest_for(environment)
+    tables = (environments, environment_locks)
+    return any(db.scalar(select(exists().where(table.c.digest == digest))) for table in tables)
+
+
+def _versions(db: Connection, name: str) -> list[StoredEnvironment]:
+    return _read(db, _select().where(environment_versions.c.name == name))
+
+
+def _pick(versions: list[StoredEnvironment], number: int) -> StoredEnvironment:
+    for stored in versions:
+        if stored.version == number:
+            return stored
+    name, known = versions[0].name, ", ".join(str(stored.version) for stored in versions[::-1])
+    raise NotFound(f"environment {name!r} has no version {number}; it has {known}")
+
+
+def _with_digest(db: Connection, text: str) -> StoredEnvironment:
+    has_prefix = environments.c.digest.between(text, text + "g")
+    matches = _read(db, _select().where(has_prefix)) if _PREFIX.fullmatch(text) else []
+    if not matches:
+        raise _no_environment(text)
+    if len({match.digest for match in matches}) > 1:
+        raise Invalid(f"the digests of several environments begin with {text!r}; use more digits")
+    return matches[0]
+
+
+def _select() -> Select[Any]:
+    joined = environments.outerjoin(environment_versions)
+    named = (environment_versions.c.name, environment_versions.c.version)
+    registered_at = environment_versions.c.created_at.label("registered_at")
+    return select(environments, *named, registered_at).select_from(joined)
+
+
+def _read(db: Connection, query: Select[Any]) -> list[StoredEnvironment]:
+    stored = [_stored(row) for row in db.execute(query).mappings()]
+    return sorted(stored, key=_order)
+
+
+def _order(stored: StoredEnvironment) -> tuple[bool, str, int, float]:
+    return (stored.name is None, stored.name or "", -(stored.version or 0), stored.created_at)
+
+
+def _stored(row: Mapping[Any, Any]) -> StoredEnvironment:
+    named = {"name": row["name"], "version": row["version"]}
+    definition = Environment.model_validate({**row["definition"], **named})
+    created_at = row["created_at"] if row["registered_at"] is None else row["registered_at"]
+    return StoredEnvironment(row["name"], row["digest"], definition, created_at)
 
 
 def _no_environment(name: str) -> NotFound:

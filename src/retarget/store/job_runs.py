@@ -1,4 +1,4 @@
-"""The run that every job has: what the job logs goes there."""
+"""The run of every job, which receives what the job logs."""
 
 import shlex
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from retarget.core.jobs import Job
 from retarget.core.states import JobState
 from retarget.core.tracking import (
     ACTIVE,
-    LEFT_OPEN,
+    STATUS_AT_JOB_END,
     Experiment,
     Run,
     RunStatus,
@@ -22,24 +22,26 @@ from retarget.store.experiments import ensure_in
 from retarget.store.runs import create_in
 from retarget.store.schema import artifacts, metrics, params, runs
 
-_MY_RUN = update(runs).where(runs.c.id == bindparam("run"))
-_BEGIN_RUN = _MY_RUN.values(status=RunStatus.RUNNING, started=bindparam("began"), ended=None)
-_END_RUN = _MY_RUN.where(runs.c.status.in_((RunStatus.RUNNING, RunStatus.SCHEDULED))).values(
-    status=bindparam("left"), ended=bindparam("at")
+_UPDATE_RUN = update(runs).where(runs.c.id == bindparam("run"))
+_BEGIN_RUN = _UPDATE_RUN.values(
+    status=RunStatus.RUNNING, started_at=bindparam("run_started_at"), ended_at=None
+)
+_END_RUN = _UPDATE_RUN.where(runs.c.status.in_((RunStatus.RUNNING, RunStatus.SCHEDULED))).values(
+    status=bindparam("final_status"), ended_at=bindparam("run_ended_at")
 )
 
 
 def open_runs(db: Connection, new: Sequence[Job]) -> None:
-    """Give jobs their runs: whatever one logs goes there."""
-    now = int(new[0].created * 1000)
+    """Create the runs of new jobs."""
+    now = int(new[0].created_at * 1000)
     names = {job.spec.experiment for job in new}
-    found = {name: ensure_in(db, name, now=now) for name in sorted(names)}
-    for experiment in found.values():
+    by_name = {name: ensure_in(db, name, now=now) for name in sorted(names)}
+    for experiment in by_name.values():
         if experiment.stage != ACTIVE:
             raise Conflict(
                 f"experiment {experiment.name!r} is deleted; choose another or restore it"
             )
-    create_in(db, [_run_of(job, found[job.spec.experiment], now) for job in new])
+    create_in(db, [_run_of(job, by_name[job.spec.experiment], now) for job in new])
 
 
 def _run_of(job: Job, experiment: Experiment, now: int) -> Run:
@@ -50,8 +52,8 @@ def _run_of(job: Job, experiment: Experiment, now: int) -> Run:
         name=job.name,
         user="",
         status=RunStatus.SCHEDULED,
-        started=now,
-        location=folder_of(experiment, job),
+        started_at=now,
+        location=artifact_location(experiment, job),
         tags={
             "mlflow.source.name": shlex.join(job.spec.command)[:1000],
             "mlflow.source.type": "JOB",
@@ -60,29 +62,30 @@ def _run_of(job: Job, experiment: Experiment, now: int) -> Run:
 
 
 def has_logged(db: Connection, run_id: str) -> bool:
-    """Tell whether a run has anything that its experiment's place is a part of, or a value."""
+    """Return whether a run has params, metrics or artifacts."""
     location = db.scalar(select(runs.c.location).where(runs.c.id == run_id)) or ""
     files = below(artifacts.c.path, artifact_path(location) or run_id)
-    marks = [select(literal(1)).where(table.c.run_id == run_id) for table in (params, metrics)]
+    logged = [select(literal(1)).where(table.c.run_id == run_id) for table in (params, metrics)]
     return (
-        db.execute(union_all(*marks, select(literal(1)).where(files)).limit(1)).first() is not None
+        db.execute(union_all(*logged, select(literal(1)).where(files)).limit(1)).first() is not None
     )
 
 
-def folder_of(experiment: Experiment, job: Job) -> str:
+def artifact_location(experiment: Experiment, job: Job) -> str:
     return address_below(experiment.location, f"{job.id}/artifacts")
 
 
-def follow(db: Connection, moves: Sequence[Job]) -> None:
-    """Have a job's run begin when its script does, and end if its client has left it open.
+def update_run(db: Connection, states: Sequence[Job]) -> None:
+    """Start a job's run with its script, and end it if the client did not.
 
-    `moves`: the job as each of its moves left it.
+    `states` holds the job after each of its transitions.
     """
-    last = moves[-1]
-    began = [job for job in moves if job.state is JobState.RUNNING]
-    if began:
-        started = int((began[-1].started or began[-1].changed) * 1000)
-        db.execute(_BEGIN_RUN, {"run": last.id, "began": started})
-    if last.state in LEFT_OPEN:
-        ended = int(last.changed * 1000)
-        db.execute(_END_RUN, {"run": last.id, "left": LEFT_OPEN[last.state], "at": ended})
+    last = states[-1]
+    running = [job for job in states if job.state is JobState.RUNNING]
+    if running:
+        started_at = int((running[-1].started_at or running[-1].changed_at) * 1000)
+        db.execute(_BEGIN_RUN, {"run": last.id, "run_started_at": started_at})
+    if last.state in STATUS_AT_JOB_END:
+        ended_at = int(last.changed_at * 1000)
+        status = STATUS_AT_JOB_END[last.state]
+        db.execute(_END_RUN, {"run": last.id, "final_status": status, "run_ended_at": ended_at})

@@ -1,6 +1,6 @@
 """Jobs in SQL. A state changes only through `place` and `record`, which also write the history."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypedDict
 
@@ -11,6 +11,7 @@ from sqlalchemy import (
     Update,
     bindparam,
     delete,
+    exists,
     func,
     insert,
     or_,
@@ -20,13 +21,17 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from retarget.core.errors import Conflict, NotFound
-from retarget.core.jobs import Attempt, Job, Move
+from retarget.core.errors import Conflict, LeaseLost, NotFound
+from retarget.core.events import job_changed
+from retarget.core.jobs import Attempt, Job, Transition
+from retarget.core.leases import Lease
 from retarget.core.states import LIVE, Event, JobState
 from retarget.core.targets import no_target
 from retarget.core.tracking import Experiment
+from retarget.store.changes import note
 from retarget.store.engine import reading, writing
-from retarget.store.job_runs import folder_of, follow, has_logged, open_runs
+from retarget.store.job_runs import artifact_location, has_logged, open_runs, update_run
+from retarget.store.leases import holds_lease, lease_parameters
 from retarget.store.schema import (
     attempts,
     history,
@@ -34,58 +39,74 @@ from retarget.store.schema import (
     logged_models,
     model_versions,
     runs,
+    target_locks,
     targets,
 )
+from retarget.store.secrets import add_in, release_in
 
 
 class AttemptChange(TypedDict, total=False):
-    """The columns of an attempt to change; those left out stay as they are."""
+    """The columns of an attempt to change; columns not named keep their values."""
 
-    confirmed: int
-    heard: float | None
+    events_acked: int
+    last_seen_at: float | None
     exit_code: int | None
     reason: str
-    launched: float
-    preparing: float
-    starting: float
-    started: float | None
-    output: float
-    exited: float
-    ended: float | None
+    launched_at: float
+    preparing_at: float
+    starting_at: float
+    started_at: float | None
+    first_output_at: float
+    exited_at: float
+    ended_at: float | None
     handle: str | None
     resumes: int
+    lock: str
 
 
-class Moved(NamedTuple):
-    """An event, and the job as it left it."""
+class AppliedEvent(NamedTuple):
+    """An event, and the job after it."""
 
     event: Event
     job: Job
 
 
 class Jobs:
-    def __init__(self, engine: Engine) -> None:
+    """With a lease, writes to jobs and attempts fail once another server has taken it over.
+
+    The condition is a part of each write: a server that was paused past its lease changes nothing.
+    """
+
+    def __init__(self, engine: Engine, lease: Lease | None = None) -> None:
         self.engine = engine
+        self._lease = lease
 
-    def add(self, *new: Job) -> None:
-        """Keep new jobs, all of them, or raise Conflict if a name is taken and keep none.
+    def under(self, lease: Lease) -> "Jobs":
+        """Return the jobs as the holder of this lease writes them."""
+        return Jobs(self.engine, lease)
 
-        Raise NotFound if the target of one is gone: nobody would ever place it.
+    def add(self, *new: Job, secrets: Mapping[str, Mapping[str, str]] | None = None) -> None:
+        """Store all new jobs, or raise Conflict and store none if a name is taken.
+
+        `secrets` has the encrypted values of their own secrets, by the id of the job.
+        Raise NotFound if a job's target does not exist, because the job would never be placed.
         """
         try:
             with writing(self.engine) as db:
-                _need_targets(db, {job.spec.target for job in new})
+                _lock_targets(db, {job.spec.target for job in new})
                 db.execute(_INSERT_JOB, [_row(job) for job in new])
-                _remember(db, [Moved(Event.SUBMITTED, job) for job in new])
+                _write_history(db, [AppliedEvent(Event.SUBMITTED, job) for job in new])
                 open_runs(db, new)
+                add_in(db, secrets or {})
+                note(db, *(job_changed(job.id, job.version) for job in new))
         except IntegrityError as error:
-            taken = self.taken([job.name for job in new]) or {new[0].name}
+            taken = self.names_in_use([job.name for job in new]) or {new[0].name}
             raise Conflict(
                 f"a job named {min(taken)!r} exists already; choose another name or delete it"
             ) from error
 
-    def taken(self, names: Sequence[str]) -> set[str]:
-        """Return those of these names that jobs have already."""
+    def names_in_use(self, names: Sequence[str]) -> set[str]:
+        """Return the names that jobs already have."""
         with reading(self.engine) as db:
             return set(db.scalars(select(jobs.c.name).where(jobs.c.name.in_(names))))
 
@@ -93,90 +114,98 @@ class Jobs:
         """Return the job with this name or, if there is none, with this id."""
         query = _SELECT_JOB.where(or_(jobs.c.name == name_or_id, jobs.c.id == name_or_id))
         with reading(self.engine) as db:
-            found = [_job(row) for row in db.execute(query)]
-        if not found:
+            matches = [_job(row) for row in db.execute(query)]
+        if not matches:
             raise _no_job(name_or_id)
-        return next((job for job in found if job.name == name_or_id), found[0])
+        return next((job for job in matches if job.name == name_or_id), matches[0])
 
     def read(self, job_id: str) -> Job:
         with reading(self.engine) as db:
-            row = db.execute(_READ, {"the_id": job_id}).one_or_none()
+            row = db.execute(_SELECT_JOB_BY_ID, {"the_id": job_id}).one_or_none()
         if row is None:
             raise _no_job(job_id)
         return _job(row)
 
     def read_all(self, ids: Sequence[str]) -> list[Job]:
-        """Return these jobs, oldest first; those that are gone are left out."""
+        """Return these jobs, oldest first. Jobs that do not exist are omitted."""
         query = _SELECT_JOB.where(jobs.c.id.in_(ids)).order_by(jobs.c.id)
         with reading(self.engine) as db:
             return [_job(row) for row in db.execute(query)]
 
     def states(self, ids: Sequence[str]) -> dict[str, JobState]:
-        """Return the state of each of these jobs; those that are gone are left out."""
+        """Return the states of these jobs. Jobs that do not exist are omitted."""
         query = select(jobs.c.id, jobs.c.state).where(jobs.c.id.in_(ids))
         with reading(self.engine) as db:
-            return {found: JobState(state) for found, state in db.execute(query)}
+            return {job_id: JobState(state) for job_id, state in db.execute(query)}
 
     def counts(self, target: str | None = None) -> dict[JobState, int]:
-        """Tell how many jobs are in each state, zeros included; of one target or of all."""
+        """Count the jobs in every state, zeros included, on one target or on all."""
         query = select(jobs.c.state, func.count()).group_by(jobs.c.state)
         if target is not None:
             query = query.where(jobs.c.target == target)
         with reading(self.engine) as db:
-            counted = {state: number for state, number in db.execute(query)}
-        return {state: counted.get(state, 0) for state in JobState}
+            counts = {state: count for state, count in db.execute(query)}
+        return {state: counts.get(state, 0) for state in JobState}
 
-    def queued(self, target: str, *, most: int | None = None) -> list[Job]:
-        """Return the jobs that wait for a target, in placing order: priority first, then age."""
-        query = _QUEUED if most is None else _HEAD_OF_QUEUE
+    def queued(self, target: str, *, limit: int | None = None) -> list[Job]:
+        """Return the jobs that wait for a target, in the order of placement: priority, then age."""
+        query = _SELECT_QUEUED if limit is None else _SELECT_HEAD_OF_QUEUE
         with reading(self.engine) as db:
-            return [_job(row) for row in db.execute(query, {"on": target, "most": most})]
+            return [
+                _job(row) for row in db.execute(query, {"target_name": target, "max_rows": limit})
+            ]
 
     def ahead_of(self, job: Job) -> list[str]:
         """Return the names of the jobs that are placed before this one, in that order."""
-        more, same = jobs.c.priority > job.spec.priority, jobs.c.priority == job.spec.priority
+        higher, equal = jobs.c.priority > job.spec.priority, jobs.c.priority == job.spec.priority
         query = (
             select(jobs.c.name)
             .where(jobs.c.target == job.spec.target, jobs.c.state == JobState.QUEUED)
-            .where(more | same & (jobs.c.id < job.id))
+            .where(higher | equal & (jobs.c.id < job.id))
             .order_by(jobs.c.priority.desc(), jobs.c.id)
         )
         with reading(self.engine) as db:
             return list(db.scalars(query))
 
     def live(self) -> list[tuple[Job, Attempt]]:
-        """Return the jobs that are on a target, each with its present attempt."""
+        """Return the jobs that are on a target, each with its current attempt."""
         with reading(self.engine) as db:
-            return [_both(row) for row in db.execute(_LIVE)]
+            return [_job_and_attempt(row) for row in db.execute(_SELECT_LIVE)]
 
     def place(self, job: Job, attempt: Attempt, *, reason: str, now: float, seen: int) -> Job:
-        """Give a queued job's next attempt to a target that has had `seen` placements.
+        """Place the next attempt of a queued job on a target that has had `seen` placements.
 
-        Raise Conflict, with nothing changed, if the job has moved or if something else was placed
+        Raise Conflict and change nothing if the job has changed, or if another attempt was placed
         on the target since.
         """
         placed = job.after(Event.PLACED, reason=reason, now=now)
         placed = placed.model_copy(update={"attempt": attempt.number})
         with writing(self.engine) as db:
-            if db.execute(_CLAIM, {"on": attempt.target, "seen": seen}).rowcount == 0:
-                raise Conflict(f"something else was placed on target {attempt.target!r} meanwhile")
-            _move(db, job, [Moved(Event.PLACED, placed)])
+            if (
+                db.execute(_CLAIM_PLACEMENT, {"target_name": attempt.target, "seen": seen}).rowcount
+                == 0
+            ):
+                raise Conflict(
+                    f"another attempt was placed on target {attempt.target!r} meanwhile, "
+                    "or the target is being changed"
+                )
+            _apply(db, job, [AppliedEvent(Event.PLACED, placed)], self._lease)
             db.execute(_INSERT_ATTEMPT, attempt.model_dump())
         return placed
 
-    def take_back(self, job: Job, attempt: Attempt, *, reason: str, now: float) -> None:
-        """Undo a placement that nothing came of: it does not count as an attempt.
+    def unplace(self, job: Job, attempt: Attempt, *, reason: str, now: float) -> None:
+        """Undo a placement that started nothing. It does not count as an attempt.
 
-        Raise Conflict, with nothing changed, if the job has moved or its target has answered.
+        Raise Conflict and change nothing if the job has changed or its target has accepted it.
         """
-        queued = job.after(Event.RETURNED, reason=reason, now=now)
+        queued = job.after(Event.UNPLACED, reason=reason, now=now)
         queued = queued.model_copy(update={"attempt": attempt.number - 1})
         with writing(self.engine) as db:
-            _move(db, job, [Moved(Event.RETURNED, queued)])
-            if db.execute(_TAKE_BACK, {"of": attempt.key}).rowcount == 0:
-                raise Conflict(f"target {attempt.target!r} has taken the job after all")
+            _apply(db, job, [AppliedEvent(Event.UNPLACED, queued)], self._lease)
+            if db.execute(_DELETE_UNPLACED, {"the_key": attempt.key}).rowcount == 0:
+                raise Conflict(f"target {attempt.target!r} has accepted the job meanwhile")
 
-    def record(  # noqa: PLR0913  one move is one write: all of it is told at once
+    def record(  # noqa: PLR0913  one transition is one write
         self,
         job: Job,
         event: Event,
@@ -186,44 +215,51 @@ class Jobs:
         exit_code: int | None = None,
         attempt: AttemptChange | None = None,
     ) -> Job:
-        """Apply `event` to the job as it was when read; raise Conflict if it has moved since.
+        """Apply `event` to the job as it was read, or raise Conflict if it has changed since.
 
-        `attempt` changes its present attempt in the same transaction.
+        `attempt` changes the job's current attempt in the same transaction.
         """
         change = attempt or AttemptChange()
-        started = change.get("started")
-        moved = job.after(event, reason=reason, now=now, exit_code=exit_code, started=started)
-        self.write_moves(job, [Moved(event, moved)], change)
-        return moved
+        started_at = change.get("started_at")
+        after = job.after(event, reason=reason, now=now, exit_code=exit_code, started_at=started_at)
+        self.write_transitions(job, [AppliedEvent(event, after)], change)
+        return after
 
-    def write_moves(self, job: Job, moves: Sequence[Moved], attempt: AttemptChange) -> None:
-        """Write what has happened to a job, and to its present attempt, or raise Conflict."""
+    def write_transitions(
+        self, job: Job, applied: Sequence[AppliedEvent], attempt: AttemptChange
+    ) -> None:
+        """Write the transitions of a job and change its current attempt, or raise Conflict."""
         with writing(self.engine) as db:
-            _move(db, job, moves)
-            follow(db, [job for _, job in moves])
-            _change(db, _PRESENT, {"of": job.id, "which": job.attempt}, attempt)
+            _apply(db, job, applied, self._lease)
+            update_run(db, [job for _, job in applied])
+            _change_attempt(
+                db,
+                _UPDATE_CURRENT_ATTEMPT,
+                {"of_job": job.id, "attempt_number": job.attempt},
+                attempt,
+            )
 
     def explain(self, job: Job, reason: str) -> Job:
-        """Tell why a job stays where it is. Nothing happens if it has moved since.
+        """Write why a job stays in its state. Nothing happens if the job has changed since.
 
-        The version changes, so that whoever follows the job sees it; the history does not.
+        The version increases, so that those who follow the job see the reason. The history stays.
         """
         return self.explain_all([(job, reason)])[0]
 
     def explain_all(self, reasons: Sequence[tuple[Job, str]]) -> list[Job]:
-        """Tell of many jobs at once why each stays where it is."""
-        told = [
+        """Write for many jobs at once why each stays in its state."""
+        explained = [
             job.model_copy(update={"reason": reason, "version": job.version + 1})
             if reason != job.reason
             else job
             for job, reason in reasons
         ]
-        if all(old is new for (old, _), new in zip(reasons, told, strict=True)):
-            return told
+        if all(old is new for (old, _), new in zip(reasons, explained, strict=True)):
+            return explained
         with writing(self.engine) as db:
             return [
-                new if new is not old and _replace(db, old, new) else old
-                for (old, _), new in zip(reasons, told, strict=True)
+                new if new is not old and _replace_job(db, old, new, self._lease) else old
+                for (old, _), new in zip(reasons, explained, strict=True)
             ]
 
     def attempt(self, key: str) -> Attempt:
@@ -234,84 +270,98 @@ class Jobs:
         return _attempt(row)
 
     def with_attempt(self, key: str) -> tuple[Job, Attempt]:
-        """Return the attempt with this key and its job, which may be at another one by now."""
+        """Return the attempt with this key, and its job, whose current attempt may be another."""
         with reading(self.engine) as db:
-            row = db.execute(_WITH_ATTEMPT, {"the_key": key}).one_or_none()
+            row = db.execute(_SELECT_WITH_ATTEMPT, {"the_key": key}).one_or_none()
         if row is None:
             raise _no_attempt(key)
-        return _both(row)
+        return _job_and_attempt(row)
 
     def attempts(self, job_id: str) -> list[Attempt]:
-        """Return all tries at a job, the first one first."""
+        """Return all attempts of a job, the first one first."""
         query = _SELECT_ATTEMPT.where(attempts.c.job_id == job_id).order_by(attempts.c.number)
         with reading(self.engine) as db:
             return [_attempt(row) for row in db.execute(query)]
 
     def change_attempt(self, key: str, change: AttemptChange) -> None:
-        """Change an attempt and leave its job where it is."""
+        """Change an attempt without changing its job."""
         with writing(self.engine) as db:
-            if change and not _change(db, _KEYED, {"the_key": key}, change):
-                raise _no_attempt(key)
+            values = {"the_key": key, **lease_parameters(self._lease)}
+            if change and not _change_attempt(db, self._update_attempt, values, change):
+                raise _no_attempt(key) if self._lease is None else _lease_lost(self._lease)
 
     def clear_handles(self, keys: Sequence[str]) -> None:
-        """Write down that attempts have left nothing on their target any more."""
+        """Record that nothing of these attempts remains on their target."""
         if keys:
             with writing(self.engine) as db:
-                db.execute(_KEYED.values(handle=None), [{"the_key": key} for key in keys])
+                statement = self._update_attempt.values(handle=None)
+                values = [{"the_key": key, **lease_parameters(self._lease)} for key in keys]
+                if db.execute(statement, values).rowcount:
+                    release_in(db, keys)
 
-    def history(self, job_id: str) -> list[Move]:
-        """Return every move of a job, the first one first."""
-        columns = [history.c[name] for name in Move.model_fields]
+    def history(self, job_id: str) -> list[Transition]:
+        """Return every transition of a job, the first one first."""
+        columns = [history.c[name] for name in Transition.model_fields]
         query = select(*columns).where(history.c.job_id == job_id).order_by(history.c.version)
         with reading(self.engine) as db:
-            return [Move.model_validate(dict(row)) for row in db.execute(query).mappings()]
+            return [Transition.model_validate(dict(row)) for row in db.execute(query).mappings()]
 
     def join(self, job: Job, experiment: Experiment) -> bool:
-        """Put a job and its run into an experiment. False if something was logged already."""
+        """Move a job and its run to an experiment. Return False if the run has logged something."""
         with writing(self.engine) as db:
             if has_logged(db, job.id):
                 return False
             spec = job.spec.model_copy(update={"experiment": experiment.name})
-            moved = job.model_copy(update={"spec": spec, "version": job.version + 1})
-            if not _replace(db, job, moved):
-                raise Conflict(f"job {job.name!r} has moved on meanwhile; look at it again")
-            changed = {"spec": spec.model_dump(mode="json"), "experiment": experiment.name}
-            db.execute(update(jobs).where(jobs.c.id == job.id).values(**changed))
-            place = {"experiment_id": int(experiment.id), "location": folder_of(experiment, job)}
+            joined = job.model_copy(update={"spec": spec, "version": job.version + 1})
+            if not _replace_job(db, job, joined):
+                raise _changed(job)
+            columns = {"spec": spec.model_dump(mode="json"), "experiment": experiment.name}
+            db.execute(update(jobs).where(jobs.c.id == job.id).values(**columns))
+            place = {
+                "experiment_id": int(experiment.id),
+                "location": artifact_location(experiment, job),
+            }
             db.execute(update(runs).where(runs.c.id == job.id).values(**place))
         return True
 
     def delete(self, job: Job) -> None:
-        """Remove an ended job with all that is known about it. One that is gone is fine."""
+        """Remove an ended job and everything about it. A missing job is not an error."""
         if not job.state.is_final:
             raise Conflict(f"job {job.name!r} is {job.state.value}; cancel it first")
         with writing(self.engine) as db:
-            db.execute(delete(jobs).where(jobs.c.id == job.id))  # the rest of its rows cascade
+            db.execute(delete(jobs).where(jobs.c.id == job.id))  # its rows in other tables cascade
             db.execute(delete(runs).where(or_(runs.c.id == job.id, runs.c.job_id == job.id)))
-            kept = select(model_versions.c.model_id).where(model_versions.c.model_id.is_not(None))
-            mine = (logged_models.c.job_id == job.id) & logged_models.c.id.not_in(kept)
-            db.execute(delete(logged_models).where(mine))
+            registered = select(model_versions.c.model_id).where(
+                model_versions.c.model_id.is_not(None)
+            )
+            of_job = (logged_models.c.job_id == job.id) & logged_models.c.id.not_in(registered)
+            db.execute(delete(logged_models).where(of_job))
+            note(db, job_changed(job.id, None))
 
     def ended_with_handle(self) -> list[Attempt]:
-        """Return the attempts that have ended and left something on their target."""
-        left = attempts.c.handle.is_not(None) & attempts.c.ended.is_not(None)
+        """Return the ended attempts that still have something on their target."""
+        ended = attempts.c.handle.is_not(None) & attempts.c.ended_at.is_not(None)
         with reading(self.engine) as db:
-            return [_attempt(row) for row in db.execute(_SELECT_ATTEMPT.where(left))]
+            return [_attempt(row) for row in db.execute(_SELECT_ATTEMPT.where(ended))]
 
     def snapshots(self) -> set[str]:
-        """Return the manifest of every job's code."""
+        """Return the digests of the manifests of all jobs' code."""
         code = select(jobs.c.snapshot).where(jobs.c.snapshot.is_not(None)).distinct()
         with reading(self.engine) as db:
             return set(db.scalars(code))
 
-    def contexts(self) -> set[str]:
-        """Return the manifest of every folder that a job's image is built from."""
+    def build_contexts(self) -> set[str]:
+        """Return the digests of the manifests of all folders that jobs' images are built from."""
         context = jobs.c.spec[("environment", "context")].as_string()
         with reading(self.engine) as db:
-            found = db.scalars(select(context).where(context.is_not(None)).distinct())
-            return {digest for digest in found if digest}
+            digests = db.scalars(select(context).where(context.is_not(None)).distinct())
+            return {digest for digest in digests if digest}
 
-    # last in the class: below it, `list` would not mean a list any more
+    @property
+    def _update_attempt(self) -> Update:
+        return _UPDATE_ATTEMPT_UNDER_LEASE if self._lease else _UPDATE_ATTEMPT
+
+    # last in the class: below it, `list` means this method
     def list(
         self,
         *,
@@ -321,49 +371,51 @@ class Jobs:
         limit: int = 100,
         before: str | None = None,
     ) -> list[Job]:
-        """Return jobs, newest first; to see more, pass the last one's id as `before`."""
-        wanted: list[ColumnElement[bool]] = []
+        """Return jobs, newest first. For the next page, pass the last job's id as `before`."""
+        conditions: list[ColumnElement[bool]] = []
         if target is not None:
-            wanted.append(jobs.c.target == target)
+            conditions.append(jobs.c.target == target)
         if experiment is not None:
-            wanted.append(jobs.c.experiment == experiment)
+            conditions.append(jobs.c.experiment == experiment)
         if before is not None:
-            wanted.append(jobs.c.id < before)
+            conditions.append(jobs.c.id < before)
         if len(states) > 1:
-            # a walk per state, each as long as the limit at most: no database sorts all of them
+            # one walk per state, each no longer than the limit, so that no database sorts all jobs
             walks = [
-                select(jobs.c.id).where(*wanted, jobs.c.state == state) for state in set(states)
+                select(jobs.c.id).where(*conditions, jobs.c.state == state) for state in set(states)
             ]
             newest = [walk.order_by(jobs.c.id.desc()).limit(limit).subquery() for walk in walks]
-            wanted = [jobs.c.id.in_(union_all(*(select(walk) for walk in newest)))]
+            conditions = [jobs.c.id.in_(union_all(*(select(walk) for walk in newest)))]
         elif states:
-            wanted.append(jobs.c.state == states[0])
-        query = _SELECT_JOB.where(*wanted).order_by(jobs.c.id.desc()).limit(limit)
+            conditions.append(jobs.c.state == states[0])
+        query = _SELECT_JOB.where(*conditions).order_by(jobs.c.id.desc()).limit(limit)
         with reading(self.engine) as db:
             return [_job(row) for row in db.execute(query)]
 
 
 def unfinished_in(db: Connection, target: str) -> list[Job]:
     """Return the jobs that are on a target or wait for it, oldest first."""
-    return [_job(row) for row in db.execute(_UNFINISHED, {"on": target})]
+    return [_job(row) for row in db.execute(_SELECT_UNFINISHED, {"target_name": target})]
 
 
 def fail_in(db: Connection, job: Job, *, reason: str, now: float) -> None:
-    """End a job that has not ended, with its attempt, or raise Conflict if it has moved since."""
-    moves = [Moved(Event.FAILED, job.after(Event.FAILED, reason=reason, now=now))]
-    _move(db, job, moves)
-    follow(db, [job for _, job in moves])
+    """Fail an unfinished job and its attempt, or raise Conflict if the job has changed since."""
+    failed = job.after(Event.FAILED, reason=reason, now=now)
+    _apply(db, job, [AppliedEvent(Event.FAILED, failed)])
+    update_run(db, [failed])
     if job.state in LIVE:
-        ended: AttemptChange = {"ended": now, "reason": reason}
-        _change(db, _PRESENT, {"of": job.id, "which": job.attempt}, ended)
+        ended: AttemptChange = {"ended_at": now, "reason": reason}
+        _change_attempt(
+            db, _UPDATE_CURRENT_ATTEMPT, {"of_job": job.id, "attempt_number": job.attempt}, ended
+        )
 
 
-def _need_targets(db: Connection, names: set[str]) -> None:
-    """Raise NotFound unless all are there; they stay so until the transaction ends."""
-    lacking = names - set(db.scalars(_HELD, {"names": sorted(names)}))
-    if lacking:
-        there = db.scalars(select(targets.c.name).order_by(targets.c.name))
-        raise NotFound(no_target(min(lacking), there))
+def _lock_targets(db: Connection, names: set[str]) -> None:
+    """Protect targets from removal until the transaction ends. Raise NotFound if one is missing."""
+    missing = names - set(db.scalars(_LOCK_TARGETS, {"names": sorted(names)}))
+    if missing:
+        existing = db.scalars(select(targets.c.name).order_by(targets.c.name))
+        raise NotFound(no_target(min(missing), existing))
 
 
 def _row(job: Job) -> dict[str, Any]:
@@ -377,66 +429,82 @@ def _row(job: Job) -> dict[str, Any]:
     }
 
 
-def _move(db: Connection, before: Job, moves: Sequence[Moved]) -> None:
-    if not _replace(db, before, moves[-1].job):
-        raise Conflict(f"job {before.name!r} has moved on meanwhile; look at it again")
-    _remember(db, moves)
+def _apply(
+    db: Connection, before: Job, moves: Sequence[AppliedEvent], lease: Lease | None = None
+) -> None:
+    if not _replace_job(db, before, moves[-1].job, lease):
+        raise _changed(before)
+    _write_history(db, moves)
 
 
-# Made once: making them anew for each job would cost more than running them.
-_KEPT = ("id", "name", "spec", "created")  # what never changes
+# Built once: building these statements costs more than running them.
+_IMMUTABLE = ("id", "name", "spec", "created_at")  # columns that never change
 _REPLACE = (
     update(jobs)
     .where(jobs.c.id == bindparam("the_id"), jobs.c.version == bindparam("seen"))
-    .values({name: bindparam(name) for name in Job.model_fields if name not in _KEPT})
+    .values({name: bindparam(name) for name in Job.model_fields if name not in _IMMUTABLE})
 )
-_REMEMBER = insert(history)
+_REPLACE_UNDER_LEASE = _REPLACE.where(holds_lease())
+_INSERT_HISTORY = insert(history)
 _INSERT_JOB = insert(jobs)
 _INSERT_ATTEMPT = insert(attempts)
-_OF_JOB = [jobs.c[name] for name in Job.model_fields]
-_OF_ATTEMPT = [attempts.c[name] for name in Attempt.model_fields]
-_SELECT_JOB = select(*_OF_JOB)
-_SELECT_ATTEMPT = select(*_OF_ATTEMPT)
-_SELECT_BOTH = select(*_OF_JOB, *_OF_ATTEMPT).select_from(jobs)
-_READ = _SELECT_JOB.where(jobs.c.id == bindparam("the_id"))
-_QUEUED = _SELECT_JOB.where(
-    jobs.c.target == bindparam("on"), jobs.c.state == JobState.QUEUED
+_JOB_COLUMNS = [jobs.c[name] for name in Job.model_fields]
+_ATTEMPT_COLUMNS = [attempts.c[name] for name in Attempt.model_fields]
+_SELECT_JOB = select(*_JOB_COLUMNS)
+_SELECT_ATTEMPT = select(*_ATTEMPT_COLUMNS)
+_SELECT_JOB_AND_ATTEMPT = select(*_JOB_COLUMNS, *_ATTEMPT_COLUMNS).select_from(jobs)
+_SELECT_JOB_BY_ID = _SELECT_JOB.where(jobs.c.id == bindparam("the_id"))
+_SELECT_QUEUED = _SELECT_JOB.where(
+    jobs.c.target == bindparam("target_name"), jobs.c.state == JobState.QUEUED
 ).order_by(jobs.c.priority.desc(), jobs.c.id)
-_HEAD_OF_QUEUE = _QUEUED.limit(bindparam("most"))
-_ITS_PRESENT = (attempts.c.job_id == jobs.c.id) & (attempts.c.number == jobs.c.attempt)
-_LIVE = _SELECT_BOTH.join(attempts, _ITS_PRESENT).where(jobs.c.state.in_(LIVE))
-_WITH_ATTEMPT = _SELECT_BOTH.join(attempts, attempts.c.job_id == jobs.c.id).where(
+_SELECT_HEAD_OF_QUEUE = _SELECT_QUEUED.limit(bindparam("max_rows"))
+_IS_CURRENT_ATTEMPT = (attempts.c.job_id == jobs.c.id) & (attempts.c.number == jobs.c.attempt)
+_SELECT_LIVE = _SELECT_JOB_AND_ATTEMPT.join(attempts, _IS_CURRENT_ATTEMPT).where(
+    jobs.c.state.in_(LIVE)
+)
+_SELECT_WITH_ATTEMPT = _SELECT_JOB_AND_ATTEMPT.join(attempts, attempts.c.job_id == jobs.c.id).where(
     attempts.c.key == bindparam("the_key")
 )
-_CLAIM = (
+_CLAIM_PLACEMENT = (
     update(targets)
-    .where(targets.c.name == bindparam("on"), targets.c.placements == bindparam("seen"))
+    .where(
+        targets.c.name == bindparam("target_name"),
+        targets.c.placements == bindparam("seen"),
+        ~exists().where(target_locks.c.target == targets.c.name),
+    )
     .values(placements=targets.c.placements + 1)
 )
-# on PostgreSQL a target that is seen like this can be changed meanwhile, but not be removed
-_HELD = (
+# on PostgreSQL, others can change the selected targets meanwhile, but not remove them
+_LOCK_TARGETS = (
     select(targets.c.name)
     .where(targets.c.name.in_(bindparam("names", expanding=True)))
     .order_by(targets.c.name)
     .with_for_update(read=True, key_share=True)
 )
-_UNFINISHED = _SELECT_JOB.where(
-    jobs.c.target == bindparam("on"), jobs.c.state.in_((*LIVE, JobState.QUEUED))
+_SELECT_UNFINISHED = _SELECT_JOB.where(
+    jobs.c.target == bindparam("target_name"), jobs.c.state.in_((*LIVE, JobState.QUEUED))
 ).order_by(jobs.c.id)
-_TAKE_BACK = delete(attempts).where(attempts.c.key == bindparam("of"), attempts.c.handle.is_(None))
-_KEYED = update(attempts).where(attempts.c.key == bindparam("the_key"))
-_PRESENT = update(attempts).where(
-    attempts.c.job_id == bindparam("of"), attempts.c.number == bindparam("which")
+_DELETE_UNPLACED = delete(attempts).where(
+    attempts.c.key == bindparam("the_key"), attempts.c.handle.is_(None)
+)
+_UPDATE_ATTEMPT = update(attempts).where(attempts.c.key == bindparam("the_key"))
+_UPDATE_ATTEMPT_UNDER_LEASE = _UPDATE_ATTEMPT.where(holds_lease())
+_UPDATE_CURRENT_ATTEMPT = update(attempts).where(
+    attempts.c.job_id == bindparam("of_job"), attempts.c.number == bindparam("attempt_number")
 )
 
 
-def _replace(db: Connection, before: Job, after: Job) -> bool:
-    values = after.model_dump(exclude=set(_KEPT))
-    values |= {"the_id": before.id, "seen": before.version}
-    return db.execute(_REPLACE, values).rowcount == 1
+def _replace_job(db: Connection, before: Job, after: Job, lease: Lease | None = None) -> bool:
+    values = after.model_dump(exclude=set(_IMMUTABLE))
+    values |= {"the_id": before.id, "seen": before.version, **lease_parameters(lease)}
+    statement = _REPLACE_UNDER_LEASE if lease else _REPLACE
+    is_replaced = db.execute(statement, values).rowcount == 1
+    if is_replaced:
+        note(db, job_changed(after.id, after.version))
+    return is_replaced
 
 
-def _remember(db: Connection, moves: Sequence[Moved]) -> None:
+def _write_history(db: Connection, moves: Sequence[AppliedEvent]) -> None:
     rows = [
         {
             "job_id": job.id,
@@ -444,23 +512,25 @@ def _remember(db: Connection, moves: Sequence[Moved]) -> None:
             "event": event,
             "state": job.state,
             "reason": job.reason,
-            "at": job.changed,
+            "at": job.changed_at,
         }
         for event, job in moves
     ]
-    db.execute(_REMEMBER, rows)
+    db.execute(_INSERT_HISTORY, rows)
 
 
-def _change(db: Connection, which: Update, at: dict[str, Any], change: AttemptChange) -> bool:
+def _change_attempt(
+    db: Connection, statement: Update, at: dict[str, Any], change: AttemptChange
+) -> bool:
     if not change:
         return False
-    given = {f"new_{name}": value for name, value in change.items()}
-    return db.execute(_changing(which, tuple(change)), at | given).rowcount == 1
+    values = {f"new_{name}": value for name, value in change.items()}
+    return db.execute(_attempt_update(statement, tuple(change)), at | values).rowcount == 1
 
 
 @cache
-def _changing(which: Update, names: tuple[str, ...]) -> Update:
-    return which.values({name: bindparam(f"new_{name}") for name in names})
+def _attempt_update(statement: Update, names: tuple[str, ...]) -> Update:
+    return statement.values({name: bindparam(f"new_{name}") for name in names})
 
 
 def _job(row: Sequence[Any]) -> Job:
@@ -471,8 +541,16 @@ def _attempt(row: Sequence[Any]) -> Attempt:
     return Attempt.model_validate(dict(zip(Attempt.model_fields, row, strict=True)))
 
 
-def _both(row: Sequence[Any]) -> tuple[Job, Attempt]:
-    return _job(row[: len(_OF_JOB)]), _attempt(row[len(_OF_JOB) :])
+def _job_and_attempt(row: Sequence[Any]) -> tuple[Job, Attempt]:
+    return _job(row[: len(_JOB_COLUMNS)]), _attempt(row[len(_JOB_COLUMNS) :])
+
+
+def _changed(job: Job) -> Conflict:
+    return Conflict(f"job {job.name!r} has changed meanwhile; read it again")
+
+
+def _lease_lost(lease: Lease) -> LeaseLost:
+    return LeaseLost(f"another server looks after target {lease.target!r}, or the job was deleted")
 
 
 def _no_job(name_or_id: str) -> NotFound:

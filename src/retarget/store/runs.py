@@ -1,4 +1,4 @@
-"""Runs in SQL: what clients log is written here, and read back whole."""
+"""Runs in SQL: write what clients log, and read it back."""
 
 import math
 import uuid
@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Engine, bindparam, delete, insert, select, up
 from sqlalchemy.exc import IntegrityError
 
 from retarget.core.errors import Conflict, Invalid, NotFound
+from retarget.core.events import Change, Noun
 from retarget.core.tracking import (
     ACTIVE,
     DELETED,
@@ -18,6 +19,7 @@ from retarget.core.tracking import (
     ModelLink,
     Run,
 )
+from retarget.store.changes import note
 from retarget.store.engine import insert_new, reading, upsert, writing
 from retarget.store.logged_models import log_model_metrics
 from retarget.store.schema import (
@@ -33,21 +35,23 @@ from retarget.store.schema import (
 )
 
 NAME_TAG = "mlflow.runName"
-_INFO = ("id", "job_id", "name", "user", "status", "stage", "started", "ended", "location")
+_COLUMNS = ("id", "job_id", "name", "user", "status", "stage", "started_at", "ended_at", "location")
 
-# Said once: to make these anew for each metric that is logged takes longer than to run them.
-_STAGE = select(runs.c.stage, runs.c.experiment_id).where(runs.c.id == bindparam("run"))
-_LATEST = (
-    select(*metrics.c["id", "key", "step", "timestamp", "value"])
+# Built once: building these statements takes longer than running them.
+_SELECT_STAGE = select(*runs.c["stage", "experiment_id", "job_id"]).where(
+    runs.c.id == bindparam("run")
+)
+_SELECT_LATEST = (
+    select(*metrics.c["id", "key", "step", "logged_at", "value"])
     .where(
         metrics.c.run_id == bindparam("run"), metrics.c.key.in_(bindparam("keys", expanding=True))
     )
     .with_for_update()
 )
-_RENEW = (
+_UPDATE_LATEST = (
     update(metrics)
     .where(metrics.c.id == bindparam("metric"))
-    .values({name: bindparam(name) for name in ("value", "nan", "step", "timestamp")})
+    .values({name: bindparam(name) for name in ("value", "nan", "step", "logged_at")})
 )
 
 
@@ -56,28 +60,29 @@ class Runs:
         self.engine = engine
 
     def create(self, run: Run) -> None:
-        """Keep a new run with its tags; the name of a run is a tag too."""
+        """Store a new run with its tags. The name of a run is a tag, too."""
         try:
             with writing(self.engine) as db:
                 create_in(db, [run])
+                note(db, Change(Noun.METRIC, run.id, job=run.job_id))
         except IntegrityError:
             raise Conflict(f"Run with id={run.id} exists already") from None
 
     def get(self, run_id: str) -> Run:
         """Return a run with all that was logged to it."""
-        found = self.load([run_id])
-        if not found:
+        loaded = self.load([run_id])
+        if not loaded:
             raise _no_run(run_id)
-        return found[0]
+        return loaded[0]
 
     def load(self, ids: Sequence[str]) -> list[Run]:
-        """Return these runs, in this order; those that are gone are left out."""
+        """Return these runs, in this order. Missing ones are omitted."""
         with reading(self.engine) as db:
-            found = _load(db, ids)
-        return [found[run_id] for run_id in ids if run_id in found]
+            by_id = _load(db, ids)
+        return [by_id[run_id] for run_id in ids if run_id in by_id]
 
     def owner(self, run_id: str) -> str | None:
-        """Return the job that made a run, or None if a client outside a job did."""
+        """Return the id of the job that created a run, or None if a client outside a job did."""
         with reading(self.engine) as db:
             row = db.execute(select(runs.c.job_id).where(runs.c.id == run_id)).one_or_none()
         if row is None:
@@ -85,9 +90,9 @@ class Runs:
         return row[0]
 
     def update(self, run_id: str, change: Mapping[str, Any]) -> Run:
-        """Change the status, the end or the name of a run."""
+        """Change the status, the end time or the name of a run."""
         with writing(self.engine) as db:
-            _check_active(db, run_id)
+            _begin_change(db, run_id)
             if change:
                 db.execute(update(runs).where(runs.c.id == run_id).values(**change))
             if "name" in change:
@@ -95,11 +100,11 @@ class Runs:
             return _load(db, [run_id])[run_id]
 
     def delete(self, run_id: str, *, now: int) -> None:
-        """Mark a run as deleted; `restore` brings it back."""
-        self._mark(run_id, stage=DELETED, deleted=now)
+        """Mark a run as deleted. `restore` undoes it."""
+        self._mark(run_id, stage=DELETED, deleted_at=now)
 
     def restore(self, run_id: str) -> None:
-        self._mark(run_id, stage=ACTIVE, deleted=None)
+        self._mark(run_id, stage=ACTIVE, deleted_at=None)
 
     def log(
         self,
@@ -108,56 +113,63 @@ class Runs:
         params: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> None:
-        """Write all of it, or nothing. What was written before, word for word, changes nothing."""
+        """Write everything or nothing. Values that were logged before change nothing."""
         with writing(self.engine) as db:
             log_in(db, run_id, metrics, params or {}, tags or {})
 
     def delete_tag(self, run_id: str, key: str) -> None:
         with writing(self.engine) as db:
-            _check_active(db, run_id)
-            which = (tags.c.run_id == run_id) & (tags.c.key == key)
-            if not db.execute(delete(tags).where(which)).rowcount:
+            _begin_change(db, run_id)
+            is_tag = (tags.c.run_id == run_id) & (tags.c.key == key)
+            if not db.execute(delete(tags).where(is_tag)).rowcount:
                 raise NotFound(f"No tag with name: {key} in run with id {run_id}")
 
     def append_to_tag(self, run_id: str, key: str, join: Any) -> None:
-        """Replace a tag's value by `join(value)`; None is given when there is none."""
+        """Replace the value of a tag by `join(value)`. A missing tag has the value None."""
         with writing(self.engine) as db:
-            _check_active(db, run_id)
-            which = (tags.c.run_id == run_id) & (tags.c.key == key)
-            seen = db.scalar(select(tags.c.value).where(which).with_for_update())
-            _set_tags(db, run_id, {key: join(seen)})
+            _begin_change(db, run_id)
+            is_tag = (tags.c.run_id == run_id) & (tags.c.key == key)
+            value = db.scalar(select(tags.c.value).where(is_tag).with_for_update())
+            _set_tags(db, run_id, {key: join(value)})
 
     def add_inputs(
-        self, run_id: str, given: Sequence[DatasetInput], models: Sequence[ModelLink]
+        self, run_id: str, datasets: Sequence[DatasetInput], models: Sequence[ModelLink]
     ) -> None:
-        """Note what a run was given: datasets, once each, and logged models."""
+        """Record the inputs of a run: datasets, each only once, and logged models."""
         with writing(self.engine) as db:
-            experiment_id = _check_active(db, run_id)
-            for each in given:
-                _add_dataset(db, run_id, experiment_id, each)
+            experiment_id = _begin_change(db, run_id)
+            for dataset_input in datasets:
+                _add_dataset(db, run_id, experiment_id, dataset_input)
             _add_models(db, run_id, models, "input")
 
     def add_outputs(self, run_id: str, models: Sequence[ModelLink]) -> None:
-        """Note which logged models a run made."""
+        """Record the logged models that a run created."""
         with writing(self.engine) as db:
-            _check_active(db, run_id)
+            _begin_change(db, run_id)
             _add_models(db, run_id, models, "output")
 
     def _mark(self, run_id: str, **values: Any) -> None:
         with writing(self.engine) as db:
-            if not db.execute(update(runs).where(runs.c.id == run_id).values(**values)).rowcount:
+            run = db.execute(_SELECT_STAGE, {"run": run_id}).one_or_none()
+            if run is None:
                 raise _no_run(run_id)
+            db.execute(update(runs).where(runs.c.id == run_id).values(**values))
+            note(db, Change(Noun.METRIC, run_id, job=run.job_id))
 
 
 def create_in(db: Connection, new: Sequence[Run]) -> None:
-    """Keep new runs, in a transaction that is open."""
+    """Store new runs, in an open transaction."""
     rows = [
-        run.model_dump(include=set(_INFO)) | {"experiment_id": int(run.experiment_id)}
+        run.model_dump(include=set(_COLUMNS)) | {"experiment_id": int(run.experiment_id)}
         for run in new
     ]
     db.execute(insert(runs), rows)
-    named = [(run.id, tag) for run in new for tag in {**run.tags, NAME_TAG: run.name}.items()]
-    db.execute(insert(tags), [{"run_id": of, "key": k, "value": v} for of, (k, v) in named])
+    new_tags = [
+        {"run_id": run.id, "key": key, "value": value}
+        for run in new
+        for key, value in {**run.tags, NAME_TAG: run.name}.items()
+    ]
+    db.execute(insert(tags), new_tags)
 
 
 def log_in(
@@ -167,49 +179,50 @@ def log_in(
     new_params: Mapping[str, str],
     new_tags: Mapping[str, str],
 ) -> None:
-    """Write what was logged to a run, in a transaction that is open."""
-    _check_active(db, run_id)
+    """Write what was logged to a run, in an open transaction."""
+    _begin_change(db, run_id)
     if new_params:
         _log_params(db, run_id, new_params)
     if new_metrics:
         _log_metrics(db, run_id, new_metrics)
-        about_models = [metric for metric in new_metrics if metric.model_id]
-        if about_models:
-            log_model_metrics(db, run_id, about_models)
+        model_metrics = [metric for metric in new_metrics if metric.model_id]
+        if model_metrics:
+            log_model_metrics(db, run_id, model_metrics)
     if new_tags:
         _set_tags(db, run_id, new_tags)
         if NAME_TAG in new_tags:
-            named = update(runs).where(runs.c.id == run_id)
-            db.execute(named.values(name=new_tags[NAME_TAG]))
+            rename = update(runs).where(runs.c.id == run_id)
+            db.execute(rename.values(name=new_tags[NAME_TAG]))
 
 
 def conflicts(db: Connection, run_id: str, new: Mapping[str, str]) -> dict[str, str]:
-    """Return the params that a run has with another value already, with that value."""
-    which = (params.c.run_id == run_id) & params.c.key.in_(new)
-    seen = db.execute(select(params.c.key, params.c.value).where(which))
-    return {key: value for key, value in seen if value != new[key]}
+    """Return the params that a run already has with another value, and that value."""
+    is_param = (params.c.run_id == run_id) & params.c.key.in_(new)
+    logged = db.execute(select(params.c.key, params.c.value).where(is_param))
+    return {key: value for key, value in logged if value != new[key]}
 
 
-def _check_active(db: Connection, run_id: str) -> int:
-    """Return the experiment of a run that may be written to."""
-    found = db.execute(_STAGE, {"run": run_id}).one_or_none()
-    if found is None:
+def _begin_change(db: Connection, run_id: str) -> int:
+    """Return the experiment of a run that changes, or raise Invalid if the run is deleted."""
+    run = db.execute(_SELECT_STAGE, {"run": run_id}).one_or_none()
+    if run is None:
         raise _no_run(run_id)
-    if found.stage != ACTIVE:
+    if run.stage != ACTIVE:
         raise Invalid(
-            f"The run {run_id} must be in the 'active' state. Current state is {found.stage}."
+            f"The run {run_id} must be in the 'active' state. Current state is {run.stage}."
         )
-    return int(found.experiment_id)
+    note(db, Change(Noun.METRIC, run_id, job=run.job_id))
+    return int(run.experiment_id)
 
 
 def _log_params(db: Connection, run_id: str, new: Mapping[str, str]) -> None:
     different = conflicts(db, run_id, new)
     if different:
-        raise Invalid(_changed(run_id, new, different))
+        raise Invalid(_describe_conflicts(run_id, new, different))
     insert_new(db, params, [{"run_id": run_id, "key": k, "value": v} for k, v in new.items()])
 
 
-def _changed(run_id: str, new: Mapping[str, str], old: Mapping[str, str]) -> str:
+def _describe_conflicts(run_id: str, new: Mapping[str, str], old: Mapping[str, str]) -> str:
     if len(new) == 1:
         ((key, value),) = new.items()
         return (
@@ -230,25 +243,25 @@ def _set_tags(db: Connection, run_id: str, new: Mapping[str, str]) -> None:
 
 
 def _log_metrics(db: Connection, run_id: str, new: Sequence[Metric]) -> None:
-    rows = [(each, 0.0 if math.isnan(each.value) else each.value) for each in new]
+    rows = [(metric, 0.0 if math.isnan(metric.value) else metric.value) for metric in new]
     latest: dict[str, tuple[int, int, float, bool]] = {}
-    for each, value in rows:
-        point = (each.step, each.timestamp, value, math.isnan(each.value))
-        if each.key not in latest or point > latest[each.key]:
-            latest[each.key] = point
+    for metric, value in rows:
+        point = (metric.step, metric.logged_at, value, math.isnan(metric.value))
+        if metric.key not in latest or point > latest[metric.key]:
+            latest[metric.key] = point
     ids = _keep_latest(db, run_id, latest)
     insert_new(
         db,
         points,
         [
             {
-                "metric_id": ids[each.key],
-                "step": each.step,
-                "timestamp": each.timestamp,
+                "metric_id": ids[metric.key],
+                "step": metric.step,
+                "logged_at": metric.logged_at,
                 "value": value,
-                "nan": math.isnan(each.value),
+                "nan": math.isnan(metric.value),
             }
-            for each, value in rows
+            for metric, value in rows
         ],
     )
 
@@ -256,45 +269,48 @@ def _log_metrics(db: Connection, run_id: str, new: Sequence[Metric]) -> None:
 def _keep_latest(
     db: Connection, run_id: str, latest: Mapping[str, tuple[int, int, float, bool]]
 ) -> dict[str, int]:
-    """Make the metrics there are none of, renew what is older, and return the id of each."""
-    mine = {"run": run_id, "keys": list(latest)}
-    seen = {row.key: row for row in db.execute(_LATEST, mine)}
-    made = [_latest(run_id, key, latest[key]) for key in latest if key not in seen]
-    if made:
-        insert_new(db, metrics, made, key=("run_id", "key"))
-    ids = {key: int(row.id) for key, row in seen.items()}
-    if made:
-        ids = {row.key: int(row.id) for row in db.execute(_LATEST, mine)}
+    """Create missing metrics, update older ones, and return the ids of all."""
+    parameters = {"run": run_id, "keys": list(latest)}
+    stored = {row.key: row for row in db.execute(_SELECT_LATEST, parameters)}
+    new = [_latest(run_id, key, latest[key]) for key in latest if key not in stored]
+    if new:
+        insert_new(db, metrics, new, key=("run_id", "key"))
+    ids = {key: int(row.id) for key, row in stored.items()}
+    if new:
+        ids = {row.key: int(row.id) for row in db.execute(_SELECT_LATEST, parameters)}
     newer = [
         _latest(run_id, key, latest[key]) | {"metric": row.id}
-        for key, row in seen.items()
-        if latest[key][:3] > (row.step, row.timestamp, row.value)
+        for key, row in stored.items()
+        if latest[key][:3] > (row.step, row.logged_at, row.value)
     ]
     if newer:
-        db.execute(_RENEW, newer)
+        db.execute(_UPDATE_LATEST, newer)
     return ids
 
 
 def _latest(run_id: str, key: str, point: tuple[int, int, float, bool]) -> dict[str, Any]:
-    step, timestamp, value, nan = point
-    known = {"run_id": run_id, "key": key, "value": value, "nan": nan}
-    return known | {"step": step, "timestamp": timestamp}
+    step, logged_at, value, nan = point
+    row = {"run_id": run_id, "key": key, "value": value, "nan": nan}
+    return row | {"step": step, "logged_at": logged_at}
 
 
-def _add_dataset(db: Connection, run_id: str, experiment_id: int, given: DatasetInput) -> None:
-    dataset = given.dataset.model_dump()
+def _add_dataset(
+    db: Connection, run_id: str, experiment_id: int, dataset_input: DatasetInput
+) -> None:
+    dataset = dataset_input.dataset.model_dump()
     dataset["schema"] = dataset.pop("schema_")
     row = dataset | {"id": uuid.uuid4().hex, "experiment_id": experiment_id}
     insert_new(db, datasets, [row], key=("experiment_id", "name", "digest"))
-    which = (datasets.c.experiment_id == experiment_id) & (datasets.c.name == row["name"])
-    found = db.scalars(select(datasets.c.id).where(which, datasets.c.digest == row["digest"])).one()
-    edge = {"run_id": run_id, "dataset_id": found}
+    is_named = (datasets.c.experiment_id == experiment_id) & (datasets.c.name == row["name"])
+    query = select(datasets.c.id).where(is_named, datasets.c.digest == row["digest"])
+    dataset_id = db.scalars(query).one()
+    edge = {"run_id": run_id, "dataset_id": dataset_id}
     of_run = select(run_datasets.c.dataset_id).where(run_datasets.c.run_id == run_id)
-    there = db.scalars(of_run).all()
-    if found not in there:
-        insert_new(db, run_datasets, [edge | {"number": len(there)}])
-        words = [edge | {"key": key, "value": value} for key, value in given.tags.items()]
-        insert_new(db, run_dataset_tags, words)
+    known_ids = db.scalars(of_run).all()
+    if dataset_id not in known_ids:
+        insert_new(db, run_datasets, [edge | {"number": len(known_ids)}])
+        rows = [edge | {"key": key, "value": value} for key, value in dataset_input.tags.items()]
+        insert_new(db, run_dataset_tags, rows)
 
 
 def _add_models(db: Connection, run_id: str, links: Sequence[ModelLink], role: str) -> None:
@@ -302,79 +318,75 @@ def _add_models(db: Connection, run_id: str, links: Sequence[ModelLink], role: s
     insert_new(db, run_models, rows)
 
 
-# -- reading
-
-
 def _load(db: Connection, ids: Sequence[str]) -> dict[str, Run]:
     rows = db.execute(select(runs).where(runs.c.id.in_(ids))).mappings().all()
     if not rows:
         return {}
-    logged = _metrics_of(db, ids)
-    given, words = _pairs_of(db, params, ids), _pairs_of(db, tags, ids)
-    fed = _datasets_of(db, ids)
+    metrics_by_run, datasets_by_run = _metrics_of(db, ids), _datasets_of(db, ids)
+    params_by_run, tags_by_run = _pairs_of(db, params, ids), _pairs_of(db, tags, ids)
     links = _models_of(db, ids)
-    found: dict[str, Run] = {}
+    by_id: dict[str, Run] = {}
     for row in rows:
         run_id = row["id"]
-        known = {name: row[name] for name in _INFO}
-        found[run_id] = Run(
-            **known,
+        columns = {name: row[name] for name in _COLUMNS}
+        by_id[run_id] = Run(
+            **columns,
             experiment_id=str(row["experiment_id"]),
-            metrics=tuple(logged.get(run_id, ())),
-            params=given.get(run_id, {}),
-            tags=words.get(run_id, {}),
-            datasets=tuple(fed.get(run_id, ())),
+            metrics=tuple(metrics_by_run.get(run_id, ())),
+            params=params_by_run.get(run_id, {}),
+            tags=tags_by_run.get(run_id, {}),
+            datasets=tuple(datasets_by_run.get(run_id, ())),
             models_in=tuple(links.get((run_id, "input"), ())),
             models_out=tuple(links.get((run_id, "output"), ())),
         )
-    return found
+    return by_id
 
 
 def _metrics_of(db: Connection, ids: Sequence[str]) -> dict[str, list[Metric]]:
-    found: dict[str, list[Metric]] = {}
+    by_run: dict[str, list[Metric]] = {}
     query = select(metrics).where(metrics.c.run_id.in_(ids)).order_by(metrics.c.key)
     for row in db.execute(query):
         value = math.nan if row.nan else row.value
-        metric = Metric(row.key, value, row.timestamp, row.step)
-        found.setdefault(row.run_id, []).append(metric)
-    return found
+        metric = Metric(row.key, value, row.logged_at, row.step)
+        by_run.setdefault(row.run_id, []).append(metric)
+    return by_run
 
 
 def _pairs_of(db: Connection, table: Any, ids: Sequence[str]) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
+    by_run: dict[str, dict[str, str]] = {}
     query = select(table.c.run_id, table.c.key, table.c.value).where(table.c.run_id.in_(ids))
     for run_id, key, value in db.execute(query.order_by(table.c.key)):
-        found.setdefault(run_id, {})[key] = value
-    return found
+        by_run.setdefault(run_id, {})[key] = value
+    return by_run
 
 
 def _datasets_of(db: Connection, ids: Sequence[str]) -> dict[str, list[DatasetInput]]:
     edges = select(run_datasets.c.run_id, datasets).join(
         datasets, datasets.c.id == run_datasets.c.dataset_id
     )
-    mine = edges.where(run_datasets.c.run_id.in_(ids)).order_by(run_datasets.c.number)
-    rows = db.execute(mine).mappings().all()
+    query = edges.where(run_datasets.c.run_id.in_(ids)).order_by(run_datasets.c.number)
+    rows = db.execute(query).mappings().all()
     if not rows:
         return {}
-    words: dict[tuple[str, str], dict[str, str]] = {}
-    which = run_dataset_tags.c.run_id.in_(ids)
-    for row in db.execute(select(run_dataset_tags).where(which)):
-        words.setdefault((row.run_id, row.dataset_id), {})[row.key] = row.value
-    found: dict[str, list[DatasetInput]] = {}
+    tags_by_edge: dict[tuple[str, str], dict[str, str]] = {}
+    of_runs = run_dataset_tags.c.run_id.in_(ids)
+    for row in db.execute(select(run_dataset_tags).where(of_runs)):
+        tags_by_edge.setdefault((row.run_id, row.dataset_id), {})[row.key] = row.value
+    by_run: dict[str, list[DatasetInput]] = {}
     for row in rows:
-        known = {name: row[name] for name in Dataset.model_fields if name != "schema_"}
-        dataset = Dataset(**known, schema_=row["schema"])
-        told = words.get((row["run_id"], row["id"]), {})
-        found.setdefault(row["run_id"], []).append(DatasetInput(dataset=dataset, tags=told))
-    return found
+        columns = {name: row[name] for name in Dataset.model_fields if name != "schema_"}
+        dataset = Dataset(**columns, schema_=row["schema"])
+        edge_tags = tags_by_edge.get((row["run_id"], row["id"]), {})
+        by_run.setdefault(row["run_id"], []).append(DatasetInput(dataset=dataset, tags=edge_tags))
+    return by_run
 
 
 def _models_of(db: Connection, ids: Sequence[str]) -> dict[tuple[str, str], list[ModelLink]]:
-    found: dict[tuple[str, str], list[ModelLink]] = {}
+    by_run_and_role: dict[tuple[str, str], list[ModelLink]] = {}
     for row in db.execute(select(run_models).where(run_models.c.run_id.in_(ids))):
         link = ModelLink(model_id=row.model_id, step=row.step)
-        found.setdefault((row.run_id, row.role), []).append(link)
-    return found
+        by_run_and_role.setdefault((row.run_id, row.role), []).append(link)
+    return by_run_and_role
 
 
 def _no_run(run_id: str) -> NotFound:

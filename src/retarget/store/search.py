@@ -1,4 +1,4 @@
-"""MLflow's searches in SQL: they find ids, in order; who asks then loads what they stand for."""
+"""MLflow's searches in SQL. They return ordered ids; the caller loads the objects."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,10 +20,12 @@ from sqlalchemy import (
 
 from retarget.core.filters import Clause, OnDataset, Order, Search
 from retarget.core.grammars import Kind
+from retarget.core.job_queries import JobQuery, LoggedKey
 from retarget.core.tracking import DELETED
 from retarget.store.comparisons import compare, directed
 from retarget.store.engine import reading
-from retarget.store.run_search import CONTEXT_TAG, SIZES, Scope, Sizes, find_runs
+from retarget.store.job_search import find_jobs, read_logged
+from retarget.store.run_search import CONTEXT_TAG, THRESHOLDS, Scope, Thresholds, find_runs
 from retarget.store.schema import (
     datasets,
     experiment_tags,
@@ -40,8 +42,8 @@ from retarget.store.schema import (
     run_datasets,
 )
 
-_PROMPT_TAG = "mlflow.prompt.is_prompt"  # tells MLflow's prompts from models
-_MOST_DATASETS = 1000
+_PROMPT_TAG = "mlflow.prompt.is_prompt"  # marks MLflow's prompts, which are stored as models
+_MAX_DATASETS = 1000
 
 
 class DatasetUse(NamedTuple):
@@ -52,16 +54,28 @@ class DatasetUse(NamedTuple):
 
 
 class Searches:
-    """Each search returns the page that was asked for, and one more if there is another page."""
+    """Each search returns one page, and one more row if there is another page."""
 
-    def __init__(self, engine: Engine, sizes: Sizes = SIZES) -> None:
+    def __init__(self, engine: Engine, thresholds: Thresholds = THRESHOLDS) -> None:
         self.engine = engine
-        self.sizes = sizes
+        self.sizes = thresholds
 
     def runs(self, search: Search, scope: Scope) -> list[str]:
         """Return ids of runs."""
         with reading(self.engine) as db:
             return find_runs(db, search, scope, self.sizes)
+
+    def jobs(self, query: JobQuery) -> list[str]:
+        """Return ids of jobs."""
+        with reading(self.engine) as db:
+            return find_jobs(db, query)
+
+    def logged(
+        self, ids: Sequence[str], keys: Sequence[LoggedKey]
+    ) -> dict[str, dict[str, float | str]]:
+        """Return what these jobs logged under these keys, by id."""
+        with reading(self.engine) as db:
+            return read_logged(db, ids, keys)
 
     def experiments(self, search: Search, stages: Sequence[str]) -> list[str]:
         """Return ids of experiments."""
@@ -71,7 +85,7 @@ class Searches:
 
     def models(self, search: Search) -> list[str]:
         """Return names of registered models."""
-        search, no_prompts = _part_prompts(search, model_tags, models.c.name)
+        search, no_prompts = _exclude_prompts(search, model_tags, models.c.name)
         with reading(self.engine) as db:
             rows = _page(db, select(models.c.name).where(*no_prompts), search, _MODEL)
             return [row[0] for row in rows]
@@ -79,7 +93,7 @@ class Searches:
     def versions(self, search: Search) -> list[tuple[str, int]]:
         """Return names and numbers of versions of registered models."""
         table = model_versions
-        search, no_prompts = _part_prompts(search, model_version_tags, table.c.name)
+        search, no_prompts = _exclude_prompts(search, model_version_tags, table.c.name)
         query = select(table.c.name, table.c.version).where(*no_prompts)
         with reading(self.engine) as db:
             return [(row[0], row[1]) for row in _page(db, query, search, _VERSION)]
@@ -87,7 +101,7 @@ class Searches:
     def logged_models(
         self, search: Search, experiment_ids: Sequence[int], on: Sequence[OnDataset] = ()
     ) -> list[str]:
-        """Return ids of logged models; with `on`, of those measured on one of these datasets."""
+        """Return ids of logged models. With `on`, only models measured on one of these datasets."""
         query = select(logged_models.c.id).where(
             logged_models.c.stage != DELETED, logged_models.c.experiment_id.in_(experiment_ids)
         )
@@ -102,7 +116,7 @@ class Searches:
             return [row[0] for row in rows]
 
     def datasets(self, experiment_ids: Sequence[int]) -> list[DatasetUse]:
-        """Return which datasets the runs of some experiments were given, and what for."""
+        """Return the datasets that the runs of some experiments used, and what for."""
         context = and_(
             run_dataset_tags.c.run_id == run_datasets.c.run_id,
             run_dataset_tags.c.dataset_id == datasets.c.id,
@@ -117,69 +131,75 @@ class Searches:
             .distinct()
         )
         with reading(self.engine) as db:
-            rows: Any = db.execute(query.limit(_MOST_DATASETS))
+            rows: Any = db.execute(query.limit(_MAX_DATASETS))
             return [DatasetUse(str(row[0]), *row[1:]) for row in rows]
 
 
-class _Part(NamedTuple):
-    """A table with keys and values of something, and which of its rows are."""
+class _PairTable(NamedTuple):
+    """A table of keys and values, and the condition that joins it to what is searched."""
 
     table: Table
-    mine: ColumnElement[bool]
+    joined: ColumnElement[bool]
 
 
 @dataclass(frozen=True)
-class _Noun:
-    """What is searched for, and how it is ordered."""
+class _Searched:
+    """How one kind of object is searched and ordered."""
 
     columns: Mapping[str, ColumnElement[Any]]
-    parts: Mapping[Kind, _Part]
-    ties: tuple[Order, ...]  # what decides in the end
-    usual: tuple[Order, ...] = ()  # the order when none was asked for
+    pair_tables: Mapping[Kind, _PairTable]
+    tie_breakers: tuple[Order, ...]  # applied after the requested order
+    default_order: tuple[Order, ...] = ()  # used if no order was requested
 
 
-def _by(key: str, *, ascending: bool) -> Order:
+def _by_attribute(key: str, *, ascending: bool) -> Order:
     return Order(Kind.ATTRIBUTE, key, ascending)
 
 
-_EXPERIMENT = _Noun(
+_EXPERIMENT = _Searched(
     columns={
         "name": experiments.c.name,
         "experiment_id": experiments.c.id,
-        "creation_time": experiments.c.created,
-        "last_update_time": experiments.c.changed,
+        "creation_time": experiments.c.created_at,
+        "last_update_time": experiments.c.changed_at,
     },
-    parts={
-        Kind.TAG: _Part(experiment_tags, experiment_tags.c.experiment_id == experiments.c.id),
+    pair_tables={
+        Kind.TAG: _PairTable(experiment_tags, experiment_tags.c.experiment_id == experiments.c.id),
     },
-    ties=(_by("experiment_id", ascending=False),),
-    usual=(_by("creation_time", ascending=False), _by("experiment_id", ascending=True)),
+    tie_breakers=(_by_attribute("experiment_id", ascending=False),),
+    default_order=(
+        _by_attribute("creation_time", ascending=False),
+        _by_attribute("experiment_id", ascending=True),
+    ),
 )
-_MODEL = _Noun(
-    columns={"name": models.c.name, "last_updated_timestamp": models.c.changed},
-    parts={Kind.TAG: _Part(model_tags, model_tags.c.name == models.c.name)},
-    ties=(_by("name", ascending=True),),
+_MODEL = _Searched(
+    columns={"name": models.c.name, "last_updated_timestamp": models.c.changed_at},
+    pair_tables={Kind.TAG: _PairTable(model_tags, model_tags.c.name == models.c.name)},
+    tie_breakers=(_by_attribute("name", ascending=True),),
 )
-_VERSION = _Noun(
+_VERSION = _Searched(
     columns={
         "name": model_versions.c.name,
         "version_number": model_versions.c.version,
         "run_id": model_versions.c.run_id,
         "source_path": model_versions.c.source,
-        "creation_timestamp": model_versions.c.created,
-        "last_updated_timestamp": model_versions.c.changed,
+        "creation_timestamp": model_versions.c.created_at,
+        "last_updated_timestamp": model_versions.c.changed_at,
     },
-    parts={
-        Kind.TAG: _Part(
+    pair_tables={
+        Kind.TAG: _PairTable(
             model_version_tags,
             (model_version_tags.c.name == model_versions.c.name)
             & (model_version_tags.c.version == model_versions.c.version),
         ),
     },
-    ties=(_by("name", ascending=True), _by("version_number", ascending=False)),
-    usual=(_by("last_updated_timestamp", ascending=False),),
+    tie_breakers=(
+        _by_attribute("name", ascending=True),
+        _by_attribute("version_number", ascending=False),
+    ),
+    default_order=(_by_attribute("last_updated_timestamp", ascending=False),),
 )
-_LOGGED_MODEL = _Noun(
+_LOGGED_MODEL = _Searched(
     columns={
         "model_id": logged_models.c.id,
         "name": logged_models.c.name,
@@ -189,63 +209,66 @@ _LOGGED_MODEL = _Noun(
         "source_run_id": logged_models.c.run_id,
         "experiment_id": logged_models.c.experiment_id,
         "artifact_location": logged_models.c.location,
-        "creation_timestamp": logged_models.c.created,
-        "last_updated_timestamp": logged_models.c.changed,
+        "creation_timestamp": logged_models.c.created_at,
+        "last_updated_timestamp": logged_models.c.changed_at,
     },
-    parts={
-        Kind.TAG: _Part(logged_model_tags, logged_model_tags.c.model_id == logged_models.c.id),
-        Kind.PARAM: _Part(
+    pair_tables={
+        Kind.TAG: _PairTable(logged_model_tags, logged_model_tags.c.model_id == logged_models.c.id),
+        Kind.PARAM: _PairTable(
             logged_model_params, logged_model_params.c.model_id == logged_models.c.id
         ),
     },
-    ties=(_by("creation_timestamp", ascending=False), _by("model_id", ascending=True)),
+    tie_breakers=(
+        _by_attribute("creation_timestamp", ascending=False),
+        _by_attribute("model_id", ascending=True),
+    ),
 )
 
 
 def _page(
-    db: Connection, query: Select[*tuple[Any, ...]], search: Search, noun: _Noun
+    db: Connection, query: Select[*tuple[Any, ...]], search: Search, searched: _Searched
 ) -> Sequence[Any]:
     for clause in search.clauses:
-        query = query.where(_holds(clause, noun, db.dialect))
-    orders = search.orders or noun.usual
-    named = {order.key for order in orders if order.kind == Kind.ATTRIBUTE}
-    for order in (*orders, *(tie for tie in noun.ties if tie.key not in named)):
-        column = _value(order, noun)
+        query = query.where(_holds(clause, searched, db.dialect))
+    orders = search.orders or searched.default_order
+    ordered_keys = {order.key for order in orders if order.kind == Kind.ATTRIBUTE}
+    for order in (*orders, *(tie for tie in searched.tie_breakers if tie.key not in ordered_keys)):
+        column = _value(order, searched)
         query = query.order_by(directed(column, db.dialect, ascending=order.ascending))
     return db.execute(query.offset(search.offset).limit(search.limit + 1)).all()
 
 
-def _holds(clause: Clause, noun: _Noun, dialect: Dialect) -> ColumnElement[bool]:
+def _holds(clause: Clause, searched: _Searched, dialect: Dialect) -> ColumnElement[bool]:
     if clause.kind == Kind.ATTRIBUTE:
-        return compare(noun.columns[clause.key], clause.op, clause.value, dialect)
-    table, mine = noun.parts[clause.kind]
-    rows = select(table.c.key).where(mine, table.c.key == clause.key)
+        return compare(searched.columns[clause.key], clause.op, clause.value, dialect)
+    table, joined = searched.pair_tables[clause.kind]
+    rows = select(table.c.key).where(joined, table.c.key == clause.key)
     if clause.value is None:
         return ~rows.exists() if clause.op == "IS NULL" else rows.exists()
     return rows.where(compare(table.c.value, clause.op, clause.value, dialect)).exists()
 
 
-def _value(order: Order, noun: _Noun) -> ColumnElement[Any]:
+def _value(order: Order, searched: _Searched) -> ColumnElement[Any]:
     if order.kind == Kind.ATTRIBUTE:
-        return noun.columns[order.key]
+        return searched.columns[order.key]
     table = logged_model_metrics
     number = case((table.c.nan == false(), table.c.value))
     latest = select(number).where(
         table.c.model_id == logged_models.c.id,
         table.c.key == order.key,
-        *([_on(order.on)] if order.on else []),
+        *([_on_dataset(order.on)] if order.on else []),
     )
-    newest = (table.c.timestamp.desc(), table.c.step.desc(), table.c.run_id)
+    newest = (table.c.logged_at.desc(), table.c.step.desc(), table.c.run_id)
     return latest.order_by(*newest).limit(1).scalar_subquery()
 
 
 def _measured(on: Sequence[OnDataset], *holds: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return whether a logged model has such a metric, on one of these datasets if any are."""
+    """Return the condition that a logged model has such a metric on one of the datasets."""
     rows = select(logged_model_metrics.c.key).where(
         logged_model_metrics.c.model_id == logged_models.c.id, *holds
     )
     if on:
-        rows = rows.where(or_(*(_on(each) for each in on)))
+        rows = rows.where(or_(*(_on_dataset(dataset) for dataset in on)))
     return rows.exists()
 
 
@@ -255,20 +278,23 @@ def _metric_holds(clause: Clause, dialect: Dialect) -> ColumnElement[bool]:
     return and_(table.c.key == clause.key, table.c.nan == false(), holds)
 
 
-def _on(dataset: OnDataset) -> ColumnElement[bool]:
-    named = logged_model_metrics.c.dataset_name == dataset.name
+def _on_dataset(dataset: OnDataset) -> ColumnElement[bool]:
+    has_name = logged_model_metrics.c.dataset_name == dataset.name
     if not dataset.digest:
-        return named
-    return and_(named, logged_model_metrics.c.dataset_digest == dataset.digest)
+        return has_name
+    return and_(has_name, logged_model_metrics.c.dataset_digest == dataset.digest)
 
 
-def _part_prompts(
+def _exclude_prompts(
     search: Search, tags: Table, name: ColumnElement[str]
 ) -> tuple[Search, list[ColumnElement[bool]]]:
-    """Leave MLflow's prompts out, which are models with a tag, unless they are asked for."""
-    about = [clause for clause in search.clauses if clause[:2] == (Kind.TAG, _PROMPT_TAG)]
-    if about and (about[0].op, str(about[0].value).lower()) in (("=", "true"), ("!=", "false")):
+    """Exclude MLflow's prompts, which are models with a tag, unless the search is for them."""
+    on_prompts = [clause for clause in search.clauses if clause[:2] == (Kind.TAG, _PROMPT_TAG)]
+    if on_prompts and (on_prompts[0].op, str(on_prompts[0].value).lower()) in (
+        ("=", "true"),
+        ("!=", "false"),
+    ):
         return search, []
-    others = tuple(clause for clause in search.clauses if clause not in about)
+    others = tuple(clause for clause in search.clauses if clause not in on_prompts)
     prompts = select(tags.c.name).where(tags.c.key == _PROMPT_TAG, tags.c.value == "true")
     return replace(search, clauses=others), [name.not_in(prompts)]

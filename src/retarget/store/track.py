@@ -1,4 +1,4 @@
-"""How much of the track files of attempts is taken in, in SQL: once, with what they say."""
+"""Track files in SQL: log their lines and store how much of each file has been processed."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,19 +9,19 @@ from sqlalchemy import Connection, Engine, bindparam, select, update
 from sqlalchemy.exc import IntegrityError
 
 from retarget.core.errors import Invalid, NotFound
-from retarget.core.limits import LONGEST_TAG
+from retarget.core.limits import MAX_TAG_LENGTH
 from retarget.core.tracking import Metric
 from retarget.store.engine import insert_new, reading, writing
 from retarget.store.runs import conflicts, log_in
 from retarget.store.schema import runs, tags, track_files
 
-_AT_ONCE = 5000  # a statement can name so many metrics
-_TABLES = "mlflow.loggedArtifacts"  # where clients look for the tables of a run
-_RUN_OF = select(runs.c.experiment_id, runs.c.location).where(runs.c.id == bindparam("job"))
+_METRICS_PER_STATEMENT = 5000
+_TABLES_TAG = "mlflow.loggedArtifacts"  # the tag in which clients look for the tables of a run
+_SELECT_RUN = select(runs.c.experiment_id, runs.c.location).where(runs.c.id == bindparam("job"))
 
 
 class Logged(NamedTuple):
-    """What some lines of a track file say, in their order."""
+    """What some lines of a track file log, in their order."""
 
     metrics: Sequence[Metric] = ()
     params: Sequence[tuple[str, str]] = ()
@@ -34,25 +34,25 @@ class TrackFiles:
         self.engine = engine
 
     def run_of(self, job_id: str) -> tuple[str, str]:
-        """Return the experiment of a job's run, and where its artifacts go."""
+        """Return the experiment of a job's run, and the location of its artifacts."""
         with reading(self.engine) as db:
-            row = db.execute(_RUN_OF, {"job": job_id}).one_or_none()
+            row = db.execute(_SELECT_RUN, {"job": job_id}).one_or_none()
         if row is None:
             raise NotFound(f"job {job_id} has no run")
         return str(row.experiment_id), row.location
 
     def taken(self, attempt: str, name: str) -> int:
-        """Return how many bytes of a file are taken in."""
+        """Return how many bytes of a file have been processed."""
         with reading(self.engine) as db:
-            return db.scalar(_taken(attempt, name)) or 0
+            return db.scalar(_select_taken(attempt, name)) or 0
 
     def take(
         self, file: tuple[str, str], sizes: tuple[int, int], run_id: str, logged: Logged
     ) -> list[str]:
-        """Take in what a file says between two sizes, unless that has happened already.
+        """Log the lines of a file between two sizes, unless that has happened already.
 
-        Return what is left out, and why: a param keeps its first value, and a run that was
-        deleted takes in nothing.
+        Return a sentence for everything that was refused: a param keeps its first value, and a
+        deleted run accepts nothing.
         """
         try:
             with writing(self.engine) as db:
@@ -65,67 +65,70 @@ class TrackFiles:
             return [str(error)]
 
 
-def _taken(attempt: str, name: str) -> Any:
-    which = (track_files.c.attempt == attempt) & (track_files.c.name == name)
-    return select(track_files.c.taken).where(which)
+def _select_taken(attempt: str, name: str) -> Any:
+    is_file = (track_files.c.attempt == attempt) & (track_files.c.name == name)
+    return select(track_files.c.taken).where(is_file)
 
 
 def _advance(db: Connection, file: tuple[str, str], sizes: tuple[int, int]) -> bool:
-    """Move on from one size to the next; False if the file is elsewhere by now."""
+    """Advance from one size to the next. Return False if the stored size has changed."""
     attempt, name = file
     if sizes[0] == 0:
         try:
             insert_new(db, track_files, [{"attempt": attempt, "name": name, "taken": 0}])
         except IntegrityError:
             raise NotFound(f"no attempt {attempt!r}; its job may have been deleted") from None
-    which = (track_files.c.attempt == attempt) & (track_files.c.name == name)
-    move = update(track_files).where(which, track_files.c.taken == sizes[0])
-    return db.execute(move.values(taken=sizes[1])).rowcount == 1
+    is_file = (track_files.c.attempt == attempt) & (track_files.c.name == name)
+    advance = update(track_files).where(is_file, track_files.c.taken == sizes[0])
+    return db.execute(advance.values(taken=sizes[1])).rowcount == 1
 
 
 def _log(db: Connection, run_id: str, logged: Logged) -> list[str]:
     params, refused = _keep_first(db, run_id, logged.params)
     log_in(db, run_id, (), params, {**logged.tags, **_tables(db, run_id, logged.tables)})
-    for some in _parts(logged.metrics):
-        log_in(db, run_id, some, {}, {})
+    for metrics in _batches(logged.metrics):
+        log_in(db, run_id, metrics, {}, {})
     return refused
 
 
 def _keep_first(
     db: Connection, run_id: str, pairs: Sequence[tuple[str, str]]
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the params that can be set, and a sentence for each that has another value."""
+    """Return the params that can be set, and a sentence for each value that is refused."""
     first: dict[str, str] = {}
     for key, value in pairs:
         first.setdefault(key, value)
-    there = conflicts(db, run_id, first) if first else {}
-    stays = first | there
+    existing = conflicts(db, run_id, first) if first else {}
+    final = first | existing
     refused = [
-        f"param {key!r} stays {stays[key][:100]!r}; the later {value[:100]!r} is left out"
+        f"param {key!r} keeps its value {final[key][:100]!r}; the later {value[:100]!r} is ignored"
         for key, value in pairs
-        if value != stays[key]
+        if value != final[key]
     ]
-    return {key: value for key, value in first.items() if key not in there}, refused
+    return {key: value for key, value in first.items() if key not in existing}, refused
 
 
 def _tables(db: Connection, run_id: str, paths: Sequence[str]) -> dict[str, str]:
-    """Return the tag that lists the tables of a run, with these among them."""
+    """Return the tag that lists the tables of a run, with these paths added."""
     if not paths:
         return {}
-    mine = (tags.c.run_id == run_id) & (tags.c.key == _TABLES)
-    listed = _listed(db.scalar(select(tags.c.value).where(mine)) or "[]")
+    is_tag = (tags.c.run_id == run_id) & (tags.c.key == _TABLES_TAG)
+    listed = _listed(db.scalar(select(tags.c.value).where(is_tag)) or "[]")
     new = [{"path": path, "type": "table"} for path in paths]
-    text = json.dumps(listed + [each for each in new if each not in listed])
-    return {_TABLES: text} if len(text) <= LONGEST_TAG else {}
+    text = json.dumps(listed + [table for table in new if table not in listed])
+    return {_TABLES_TAG: text} if len(text) <= MAX_TAG_LENGTH else {}
 
 
 def _listed(text: str) -> list[Any]:
     try:
-        found = json.loads(text)
+        listed = json.loads(text)
     except ValueError:
         return []
-    return cast("list[Any]", found) if isinstance(found, list) else []
+    return cast("list[Any]", listed) if isinstance(listed, list) else []
 
 
-def _parts(metrics: Sequence[Metric]) -> list[Sequence[Metric]]:
-    return [metrics[at : at + _AT_ONCE] for at in range(0, len(metrics), _AT_ONCE)]
+def _batches(metrics: Sequence[Metric]) -> list[Sequence[Metric]]:
+    return [
+        metrics[at : at + _METRICS_PER_STATEMENT]
+        for at in range(0, len(metrics), _METRICS_PER_STATEMENT)
+    ]

@@ -1,7 +1,7 @@
-"""What every driver must do. Subclass it and give it the two `connect` fixtures.
+"""The contract of all drivers. Subclass it and define the two `connect` fixtures.
 
 ```python
-class TestMine(DriverContract):
+class TestMyDriver(DriverContract):
     @pytest.fixture
     def connect(self, tmp_path): return lambda: Driver(Config(root=tmp_path))
 
@@ -16,4 +16,4 @@ from retarget.testing.surviving import SurvivingClauses
 
 
 class DriverContract(RunningClauses, EndingClauses, SurvivingClauses):
-    """Every clause, over real launches that report to a real server on this machine."""
+    """All clauses, tested with real launches that report to a real server on this machine."""

@@ -1,4 +1,4 @@
-"""Clauses of the driver contract: what the script finds, and what comes back of it."""
+"""Clauses of the driver contract: what a script gets, and what comes back from it."""
 
 import base64
 import hashlib
@@ -14,7 +14,7 @@ import pytest
 
 from retarget.core.driver import Driver, Handle, Launch, Phase
 from retarget.core.errors import LaunchRejected, TargetUnreachable
-from retarget.testing.bench import Bench, Connect
+from retarget.testing.harness import Connect, ContractHarness
 from retarget.testing.receiver import Receiver
 
 _BYTES = {
@@ -27,19 +27,29 @@ _BYTES = {
 _RANK_NAMES = "RANK LOCAL_RANK NODE_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT"
 
 
-class RunningClauses(Bench):
-    def test_a_reachable_target_tells_what_it_has(self, driver: Driver) -> None:
-        nodes = driver.check().nodes
-        assert nodes
-        assert all(node.cpus > 0 and node.memory > 0 for node in nodes)
+class RunningClauses(ContractHarness):
+    def test_a_reachable_target_reports_its_inventory(self, driver: Driver) -> None:
+        inventory = driver.check()
+        if inventory.own_queue:  # then it need not say what it has
+            return
+        sizes = [*inventory.nodes, *inventory.node_types]
+        assert sizes, "without nodes and node types, no job can start; set `own_queue`"
+        assert all(size.cpus > 0 and size.memory > 0 for size in sizes)
+        names = [node.name for node in inventory.nodes]
+        assert len(set(names)) == len(names)
+        types = {node_type.name: node_type for node_type in inventory.node_types}
+        assert all(size.min_nodes <= size.max_nodes for size in types.values())
+        assert {node.type for node in inventory.nodes if node.type} <= types.keys()
 
-    def test_an_absent_target_is_unreachable(self, connect_nowhere: Connect) -> None:
+    def test_a_missing_target_is_unreachable(self, connect_nowhere: Connect) -> None:
         with pytest.raises(TargetUnreachable):
             connect_nowhere().check()
 
-    def test_a_hopeless_launch_is_rejected(self, driver: Driver, receiver: Receiver) -> None:
+    def test_a_launch_without_a_command_is_rejected(
+        self, driver: Driver, receiver: Receiver
+    ) -> None:
         with pytest.raises(LaunchRejected):
-            driver.launch(self.launch_of(receiver))
+            driver.launch(self.new_launch(receiver))
 
     def test_planning_is_pure(self, driver: Driver, receiver: Receiver) -> None:
         launch = Launch(key=uuid4().hex, job="j", name="n", command=("true",), url=receiver.url)
@@ -60,145 +70,165 @@ class RunningClauses(Bench):
     def test_the_exit_code_comes_back(
         self, driver: Driver, receiver: Receiver, script: str, code: int, outcome: str
     ) -> None:
-        launch = self.launch_of(receiver, "sh", "-c", script)
+        launch = self.new_launch(receiver, "sh", "-c", script)
         handle = driver.launch(launch)
         assert self.finish(driver, handle).exit_code == code
-        finished = receiver.heard(launch.key).finished
+        finished = receiver.reports(launch.key).finished
         assert (finished["exit_code"], finished["outcome"]) == (code, outcome)
         assert bool(finished["reason"]) == (code != 0)
 
     def test_events_come_in_order_and_once(self, driver: Driver, receiver: Receiver) -> None:
-        heard = self.run_shell(driver, receiver, "true")
-        told = [kind for kind in heard.kinds if kind != "environment"]
-        assert told == ["preparing", "starting", "started", "exited", "finished"]
+        reports = self.run_shell(driver, receiver, "true")
+        kinds = [kind for kind in reports.kinds if kind != "environment"]
+        assert kinds == ["preparing", "starting", "started", "exited", "finished"]
 
     @pytest.mark.parametrize("payload", _BYTES)
-    def test_output_comes_through_byte_for_byte(
+    def test_output_arrives_byte_for_byte(
         self, driver: Driver, receiver: Receiver, payload: str
     ) -> None:
         packed = base64.b64encode(zlib.compress(_BYTES[payload])).decode()
         unpack = f"zlib.decompress(base64.b64decode({packed!r}))"
         code = f"import base64, sys, zlib; sys.stdout.buffer.write({unpack})"
-        heard = self.run(driver, receiver, self.launch_of(receiver, "python", "-c", code))
-        assert _fingerprint(heard.stream()) == _fingerprint(_BYTES[payload])
+        reports = self.run(driver, receiver, self.new_launch(receiver, "python", "-c", code))
+        assert _fingerprint(reports.stream()) == _fingerprint(_BYTES[payload])
 
-    def test_what_has_arrived_is_not_sent_again(self, driver: Driver, receiver: Receiver) -> None:
+    def test_streams_are_sent_only_once(self, driver: Driver, receiver: Receiver) -> None:
         script = "for n in 1 2 3 4; do echo $n; echo $n >> logs/n; sleep 0.2; done"
-        heard = self.run_shell(driver, receiver, script)
-        assert heard.carried == sum(len(held) for held in heard.streams.values()) == 16
+        reports = self.run_shell(driver, receiver, script)
+        assert (
+            reports.streamed_bytes == sum(len(stream) for stream in reports.streams.values()) == 16
+        )
 
-    def test_errors_go_with_the_output_in_their_order(
+    def test_stderr_and_stdout_are_one_stream_in_order(
         self, driver: Driver, receiver: Receiver
     ) -> None:
-        heard = self.run_shell(driver, receiver, "echo one; echo two >&2; echo three")
-        assert heard.stream() == b"one\ntwo\nthree\n"
+        reports = self.run_shell(driver, receiver, "echo one; echo two >&2; echo three")
+        assert reports.stream() == b"one\ntwo\nthree\n"
 
-    def test_output_comes_while_the_script_runs(self, driver: Driver, receiver: Receiver) -> None:
-        launch = self.launch_of(
+    def test_output_arrives_while_the_script_runs(self, driver: Driver, receiver: Receiver) -> None:
+        launch = self.new_launch(
             receiver, "python", "-c", "import time; print('here'); time.sleep(60)"
         )
         driver.launch(launch)
-        assert self.hear_line(receiver, launch) == ["here"]
+        assert self.wait_for_words(receiver, launch) == ["here"]
 
-    # -- what the script finds
+    # -- what the script gets
 
-    def test_variables_come_through(self, driver: Driver, receiver: Receiver) -> None:
-        env = {"WHO": "wörld", "LINES": "a\nb", "NOTHING": "", "QUOTED": "'\"$HOME"}
-        code = f"import json, os; print(json.dumps([os.environ[name] for name in {list(env)}]))"
-        launch = self.launch_of(receiver, "python", "-c", code, env=env)
-        heard = self.run(driver, receiver, launch)
-        assert json.loads(heard.stream()) == list(env.values())
+    def test_variables_reach_the_script(self, driver: Driver, receiver: Receiver) -> None:
+        variables = {"WHO": "wörld", "LINES": "a\nb", "NOTHING": "", "QUOTED": "'\"$HOME"}
+        code = (
+            f"import json, os; print(json.dumps([os.environ[name] for name in {list(variables)}]))"
+        )
+        launch = self.new_launch(receiver, "python", "-c", code, variables=variables)
+        reports = self.run(driver, receiver, launch)
+        assert json.loads(reports.stream()) == list(variables.values())
 
-    def test_the_script_has_no_input_to_wait_for(self, driver: Driver, receiver: Receiver) -> None:
+    def test_the_script_reaches_the_tracking_api_with_its_own_token(
+        self, driver: Driver, receiver: Receiver
+    ) -> None:
+        code = (
+            "import os, urllib.request as u\n"
+            "uri, token = os.environ['MLFLOW_TRACKING_URI'], os.environ['MLFLOW_TRACKING_TOKEN']\n"
+            "head = {'Authorization': f'Bearer {token}'}\n"
+            "print(u.urlopen(u.Request(f'{uri}/api/2.0/mlflow', headers=head)).read().decode())\n"
+            f"print({receiver.runner_key!r} in os.environ.values())"
+        )
+        reports = self.run(driver, receiver, self.new_launch(receiver, "python", "-c", code))
+        assert reports.stream() == b"{}\nFalse\n"
+        assert receiver.tracking == [("/api/2.0/mlflow", f"Bearer {receiver.script_token}")]
+
+    def test_the_script_has_an_empty_input(self, driver: Driver, receiver: Receiver) -> None:
         assert self.run_shell(driver, receiver, "cat; echo read").stream() == b"read\n"
 
-    def test_signals_are_as_in_a_shell(self, driver: Driver, receiver: Receiver) -> None:
-        asked = ("grep", "-E", "Sig(Ign|Blk)", "/proc/self/status")
-        heard = self.run(driver, receiver, self.launch_of(receiver, *asked))
-        standard = (1 << 31) - 1  # above are the C library's own
-        found = [int(word, 16) & standard for word in heard.stream().split()[1::2]]
-        assert found == [0, 0]
+    def test_no_signal_is_ignored_or_blocked(self, driver: Driver, receiver: Receiver) -> None:
+        command = ("grep", "-E", "Sig(Ign|Blk)", "/proc/self/status")
+        reports = self.run(driver, receiver, self.new_launch(receiver, *command))
+        standard = (1 << 31) - 1  # higher signals belong to the C library
+        masks = [int(word, 16) & standard for word in reports.stream().split()[1::2]]
+        assert masks == [0, 0]
 
-    def test_the_job_is_named_to_the_script(self, driver: Driver, receiver: Receiver) -> None:
-        launch = self.launch_of(receiver, "sh", "-c", "echo $AZUREML_RUN_ID $RETARGET_JOB")
-        heard = self.run(driver, receiver, launch)
-        assert heard.stream().decode().split() == [launch.job, launch.name]
+    def test_the_script_knows_its_job(self, driver: Driver, receiver: Receiver) -> None:
+        launch = self.new_launch(receiver, "sh", "-c", "echo $AZUREML_RUN_ID $RETARGET_JOB")
+        reports = self.run(driver, receiver, launch)
+        assert reports.stream().decode().split() == [launch.job, launch.name]
 
     @pytest.mark.parametrize(
-        ("asked", "threads"),
+        ("fields", "threads"),
         [
             ({"cpus": 3}, b"3"),
             ({"cpus": 4, "processes_per_node": 2}, b"2"),
             ({"cpus": 0.5}, b"1"),
-            ({"cpus": 3, "env": {"OMP_NUM_THREADS": "7"}}, b"7"),
+            ({"cpus": 3, "variables": {"OMP_NUM_THREADS": "7"}}, b"7"),
         ],
     )
-    def test_threads_follow_the_cores_unless_told(
-        self, driver: Driver, receiver: Receiver, asked: dict[str, Any], threads: bytes
+    def test_threads_follow_the_cores_unless_set(
+        self, driver: Driver, receiver: Receiver, fields: dict[str, Any], threads: bytes
     ) -> None:
-        heard = self.run_shell(driver, receiver, "echo $OMP_NUM_THREADS", **asked)
-        assert (heard.stream() or heard.stream("rank-0")).strip() == threads
+        reports = self.run_shell(driver, receiver, "echo $OMP_NUM_THREADS", **fields)
+        assert (reports.stream() or reports.stream("rank-0")).strip() == threads
 
     def test_an_unknown_command_is_named(self, driver: Driver, receiver: Receiver) -> None:
-        heard = self.run(driver, receiver, self.launch_of(receiver, "no-such-program"))
-        assert heard.finished["exit_code"] == 127
-        assert "no-such-program" in heard.finished["reason"]
-        assert "started" not in heard.kinds
+        reports = self.run(driver, receiver, self.new_launch(receiver, "no-such-program"))
+        assert reports.finished["exit_code"] == 127
+        assert "no-such-program" in reports.finished["reason"]
+        assert "started" not in reports.kinds
 
     # -- ranks
 
     def test_every_process_gets_its_rank(self, driver: Driver, receiver: Receiver) -> None:
         code = f"import os; print(*[os.environ[n] for n in '{_RANK_NAMES}'.split()])"
-        launch = self.launch_of(receiver, "python", "-c", code, processes_per_node=3)
-        heard = self.run(driver, receiver, launch)
-        ranks = [heard.stream(f"rank-{rank}").decode().split() for rank in range(3)]
+        launch = self.new_launch(receiver, "python", "-c", code, processes_per_node=3)
+        reports = self.run(driver, receiver, launch)
+        ranks = [reports.stream(f"rank-{rank}").decode().split() for rank in range(3)]
         port = ranks[0][-1]
         assert ranks == [[f"{n}", f"{n}", "0", "3", "3", "127.0.0.1", port] for n in range(3)]
         assert 1024 < int(port) < 65536
-        assert "output" not in heard.streams
+        assert "output" not in reports.streams
 
     def test_the_first_rank_that_fails_is_the_reason_and_stops_the_others(
         self, driver: Driver, receiver: Receiver
     ) -> None:
         script = "echo $$; test $RANK = 1 && exit 7; sleep 60"
-        heard = self.run_shell(driver, receiver, script, processes_per_node=3)
-        assert heard.finished["exit_code"] == 7
-        assert "rank 1" in heard.finished["reason"]
-        assert not any(self.alive(int(heard.stream(f"rank-{n}") or "0")) for n in (0, 2))
+        reports = self.run_shell(driver, receiver, script, processes_per_node=3)
+        assert reports.finished["exit_code"] == 7
+        assert "rank 1" in reports.finished["reason"]
+        assert not any(self.alive(int(reports.stream(f"rank-{n}") or "0")) for n in (0, 2))
 
     # -- outputs and logs
 
     def test_outputs_are_collected(self, driver: Driver, receiver: Receiver) -> None:
         script = "printf a > outputs/a && mkdir outputs/b && printf c > outputs/b/c && cd logs"
-        heard = self.run_shell(driver, receiver, script)
-        assert heard.finished["outcome"] == "succeeded"
-        assert heard.outputs == {"outputs/a": b"a", "outputs/b/c": b"c"}
+        reports = self.run_shell(driver, receiver, script)
+        assert reports.finished["outcome"] == "succeeded"
+        assert reports.outputs == {"outputs/a": b"a", "outputs/b/c": b"c"}
 
     def test_outputs_of_a_failed_script_are_collected(
         self, driver: Driver, receiver: Receiver
     ) -> None:
-        heard = self.run_shell(driver, receiver, "printf half > outputs/model; exit 1")
-        assert heard.outputs == {"outputs/model": b"half"}
+        reports = self.run_shell(driver, receiver, "printf half > outputs/model; exit 1")
+        assert reports.outputs == {"outputs/model": b"half"}
 
     def test_outputs_are_collected_while_the_script_runs(
         self, driver: Driver, receiver: Receiver
     ) -> None:
-        launch = self.launch_of(receiver, "sh", "-c", "printf early > outputs/early; sleep 60")
+        launch = self.new_launch(receiver, "sh", "-c", "printf early > outputs/early; sleep 60")
         handle = driver.launch(launch)
-        heard = self.hear(receiver, launch, lambda seen: seen.outputs)
-        assert heard.outputs == {"outputs/early": b"early"}
+        reports = self.wait_for_reports(receiver, launch, lambda reports: reports.outputs)
+        assert reports.outputs == {"outputs/early": b"early"}
         assert driver.poll([handle])[0].phase is Phase.RUNNING
 
     def test_logs_stream_while_the_script_runs(self, driver: Driver, receiver: Receiver) -> None:
         script = "printf 'step 1\\n' > logs/train.log; sleep 60"
-        launch = self.launch_of(receiver, "sh", "-c", script)
+        launch = self.new_launch(receiver, "sh", "-c", script)
         driver.launch(launch)
-        heard = self.hear(receiver, launch, lambda seen: "logs/train.log" in seen.streams)
-        assert heard.stream("logs/train.log") == b"step 1\n"
+        reports = self.wait_for_reports(
+            receiver, launch, lambda reports: "logs/train.log" in reports.streams
+        )
+        assert reports.stream("logs/train.log") == b"step 1\n"
 
     # -- code
 
-    def test_the_code_is_laid_out_as_it_was(self, driver: Driver, receiver: Receiver) -> None:
+    def test_the_code_arrives_unchanged(self, driver: Driver, receiver: Receiver) -> None:
         large = os.urandom(3 << 20)
         files = {
             "run.sh": b"#!/bin/sh\nls -1F . pkg; cat link; sha256sum < pkg/large\n",
@@ -206,49 +236,51 @@ class RunningClauses(Bench):
             "pkg/plain": b"plain text\n",
             "empty": b"",
         }
-        snapshot = receiver.snapshot(
+        snapshot = receiver.add_snapshot(
             files, executable=("run.sh",), links={"link": "pkg/plain", "pkg/up": "../empty"}
         )
-        heard = self.run(driver, receiver, self.launch_of(receiver, "./run.sh", snapshot=snapshot))
+        reports = self.run(
+            driver, receiver, self.new_launch(receiver, "./run.sh", snapshot=snapshot)
+        )
         top = ".:\nempty\nlink@\nlogs/\noutputs/\npkg/\nrun.sh*\n\n"
         below = "pkg:\nlarge\nplain\nup@\nplain text\n"
         digest = hashlib.sha256(large).hexdigest()
-        assert heard.stream().decode() == f"{top}{below}{digest}  -\n"
+        assert reports.stream().decode() == f"{top}{below}{digest}  -\n"
 
     def test_code_is_fetched_once(self, driver: Driver, receiver: Receiver) -> None:
         files = {"a.sh": b"echo a; . ./big", "big": b"# " + os.urandom(1 << 20).hex().encode()}
-        snapshot = receiver.snapshot(files)
+        snapshot = receiver.add_snapshot(files)
         for _ in range(2):
-            launch = self.launch_of(receiver, "sh", "a.sh", snapshot=snapshot)
+            launch = self.new_launch(receiver, "sh", "a.sh", snapshot=snapshot)
             assert self.run(driver, receiver, launch).stream() == b"a\n"
-        fetched = [request for request in receiver.requests if "blobs" in request]
-        assert len(fetched) == 3  # the manifest, the small ones together, the large one
+        downloads = [request for request in receiver.requests if "blobs" in request]
+        assert len(downloads) == 3  # the manifest, all small files together, the large file
 
-    def test_code_that_cannot_be_had_fails_the_launch(
+    def test_code_that_cannot_be_downloaded_fails_the_launch(
         self, driver: Driver, receiver: Receiver
     ) -> None:
-        snapshot = receiver.snapshot({"a.sh": b"echo a"})
+        snapshot = receiver.add_snapshot({"a.sh": b"echo a"})
         del receiver.blobs[snapshot]
-        launch = self.launch_of(receiver, "sh", "a.sh", snapshot=snapshot)
-        heard = self.run(driver, receiver, launch)
-        assert heard.finished["outcome"] == "failed"
-        assert "starting" not in heard.kinds
+        launch = self.new_launch(receiver, "sh", "a.sh", snapshot=snapshot)
+        reports = self.run(driver, receiver, launch)
+        assert reports.finished["outcome"] == "failed"
+        assert "starting" not in reports.kinds
 
     # -- launching twice
 
     def test_launching_twice_starts_one(self, driver: Driver, receiver: Receiver) -> None:
-        launch = self.launch_of(receiver, "sh", "-c", "echo $$")
+        launch = self.new_launch(receiver, "sh", "-c", "echo $$")
         handle = driver.launch(launch)
         self.finish(driver, handle)
-        printed = receiver.heard(launch.key).stream()
+        printed = receiver.reports(launch.key).stream()
         assert driver.launch(launch) == handle
         self.finish(driver, handle)
-        assert receiver.heard(launch.key).stream() == printed
+        assert receiver.reports(launch.key).stream() == printed
 
     def test_launching_from_many_threads_starts_one(
         self, connect: Connect, receiver: Receiver
     ) -> None:
-        launch = self.launch_of(receiver, "sh", "-c", "echo start; sleep 0.3")
+        launch = self.new_launch(receiver, "sh", "-c", "echo start; sleep 0.3")
         handles: list[Handle] = []
         gate = threading.Barrier(8)
 
@@ -265,38 +297,40 @@ class RunningClauses(Bench):
         self.finish(connect(), handles[0])
         assert len(handles) == 8
         assert len(set(handles)) == 1
-        assert receiver.heard(launch.key).stream() == b"start\n"
-        assert receiver.heard(launch.key).kinds.count("starting") == 1
+        assert receiver.reports(launch.key).stream() == b"start\n"
+        assert receiver.reports(launch.key).kinds.count("starting") == 1
 
     def test_launching_from_many_processes_starts_one(
         self, connect: Connect, receiver: Receiver
     ) -> None:
-        launch = self.launch_of(receiver, "sh", "-c", "echo start; sleep 0.3")
+        launch = self.new_launch(receiver, "sh", "-c", "echo start; sleep 0.3")
         children = [_fork(lambda: connect().launch(launch)) for _ in range(6)]
         assert [os.waitpid(child, 0)[1] for child in children] == [0] * 6
         handle = connect().launch(launch)
         self.finish(connect(), handle)
-        assert receiver.heard(launch.key).stream() == b"start\n"
-        assert receiver.heard(launch.key).kinds.count("starting") == 1
+        assert receiver.reports(launch.key).stream() == b"start\n"
+        assert receiver.reports(launch.key).kinds.count("starting") == 1
 
-    def test_a_launch_is_seen_from_the_first_instant(
+    def test_a_launch_is_never_dead_right_after_its_start(
         self, driver: Driver, receiver: Receiver
     ) -> None:
-        """Launching again what looks dead is harmless; looking dead when it is not is untrue."""
-        launches = [self.launch_of(receiver, "sleep", "60") for _ in range(5)]
+        """Launching a dead launch again is harmless, but reporting a live one as dead is wrong."""
+        launches = [self.new_launch(receiver, "sleep", "60") for _ in range(5)]
         for launch in launches:
             assert driver.poll([driver.launch(launch)])[0].phase in (Phase.PENDING, Phase.RUNNING)
 
 
 def _fingerprint(content: bytes) -> tuple[int, str, bytes, bytes]:
-    """Say enough of some bytes to compare them, and little enough to show them."""
+    """Return a summary of some bytes that is short enough to show in a failure."""
     return len(content), hashlib.sha256(content).hexdigest(), content[:40], content[-40:]
 
 
 def _fork(work: object) -> int:
     assert callable(work)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads that fork: none is held
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # a fork with threads: they hold no lock
         pid = os.fork()
     if pid == 0:
         code = 1

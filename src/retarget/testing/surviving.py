@@ -1,4 +1,4 @@
-"""Clauses of the driver contract: what a lost server or a killed runner must not change."""
+"""Clauses of the driver contract: surviving a lost server or a killed runner."""
 
 import hashlib
 import time
@@ -6,68 +6,70 @@ import time
 import pytest
 
 from retarget.core.driver import Driver, Phase
-from retarget.testing.bench import Bench, Connect
+from retarget.testing.harness import Connect, ContractHarness
 from retarget.testing.receiver import Receiver
 
-_TALK = """
+_PRINT = """
 import sys, time
 for n in range(40):
     print("line", n, "x" * 2000)
     time.sleep(0.05)
 open("outputs/end", "w").write("end")
 """
-_TALKED = "".join(f"line {n} {'x' * 2000}\n" for n in range(40)).encode()
+_PRINTED = "".join(f"line {n} {'x' * 2000}\n" for n in range(40)).encode()
 
 _UNTIL_ORPHANED = 'while [ "$(cut -d" " -f4 /proc/$$/stat)" = $PPID ]; do sleep 0.05; done'
 
 
-class SurvivingClauses(Bench):
-    @pytest.mark.parametrize("elsewhere", [False, True], ids=["same port", "another port"])
+class SurvivingClauses(ContractHarness):
+    @pytest.mark.parametrize("new_port", [False, True], ids=["same port", "another port"])
     def test_a_server_that_comes_back_gets_everything_once(
-        self, connect: Connect, receiver: Receiver, elsewhere: bool
+        self, connect: Connect, receiver: Receiver, new_port: bool
     ) -> None:
-        launch = self.launch_of(receiver, "python", "-c", _TALK)
+        launch = self.new_launch(receiver, "python", "-c", _PRINT)
         handle = connect().launch(launch)
-        self.hear_line(receiver, launch, lines=3)
+        self.wait_for_words(receiver, launch, lines=3)
         for _ in range(2):
             receiver.stop()
             time.sleep(0.5)
-            receiver.start(elsewhere=elsewhere)
-            connect().launch(self.again(launch, receiver))
-            self.hear_more(receiver, launch)
+            receiver.start(new_port=new_port)
+            connect().launch(self.with_current_url(launch, receiver))
+            self.wait_for_more_output(receiver, launch)
         assert self.finish(connect(), handle).exit_code == 0
-        heard = receiver.heard(launch.key)
-        assert [event["seq"] for event in heard.events] == list(range(1, len(heard.events) + 1))
-        assert heard.kinds.count("started") == heard.kinds.count("finished") == 1
-        assert hashlib.sha256(heard.stream()).digest() == hashlib.sha256(_TALKED).digest()
-        assert heard.outputs == {"outputs/end": b"end"}
+        reports = receiver.reports(launch.key)
+        assert [event["seq"] for event in reports.events] == list(range(1, len(reports.events) + 1))
+        assert reports.kinds.count("started") == reports.kinds.count("finished") == 1
+        assert hashlib.sha256(reports.stream()).digest() == hashlib.sha256(_PRINTED).digest()
+        assert reports.outputs == {"outputs/end": b"end"}
 
-    def test_the_end_is_told_only_after_everything_else(
+    def test_the_end_is_reported_only_after_everything_else(
         self, driver: Driver, receiver: Receiver
     ) -> None:
-        receiver.refuses |= {"streams", "outputs"}
-        launch = self.launch_of(receiver, "sh", "-c", "echo log; echo kept > outputs/kept")
+        receiver.refused |= {"streams", "outputs"}
+        launch = self.new_launch(receiver, "sh", "-c", "echo log; echo kept > outputs/kept")
         handle = driver.launch(launch)
-        self.hear(receiver, launch, lambda heard: "exited" in heard.kinds)
+        self.wait_for_reports(receiver, launch, lambda reports: "exited" in reports.kinds)
         time.sleep(0.3)
-        assert "finished" not in receiver.heard(launch.key).kinds
+        assert "finished" not in receiver.reports(launch.key).kinds
         assert driver.poll([handle])[0].phase is Phase.RUNNING
-        receiver.refuses.clear()
+        receiver.refused.clear()
         self.finish(driver, handle)
-        heard = receiver.heard(launch.key)
-        assert (heard.stream(), heard.outputs) == (b"log\n", {"outputs/kept": b"kept\n"})
-        assert heard.finished["outcome"] == "succeeded"
+        reports = receiver.reports(launch.key)
+        assert (reports.stream(), reports.outputs) == (b"log\n", {"outputs/kept": b"kept\n"})
+        assert reports.finished["outcome"] == "succeeded"
 
-    def test_a_stream_that_the_server_will_not_have_holds_up_nothing(
+    def test_a_stream_that_the_server_refuses_delays_nothing(
         self, driver: Driver, receiver: Receiver
     ) -> None:
         name = "n" * 220
-        heard = self.run_shell(driver, receiver, f"echo out; echo in > logs/{name}; echo > logs/z")
-        assert heard.finished["outcome"] == "succeeded"
-        assert (heard.stream(), heard.stream("logs/z")) == (b"out\n", b"\n")
-        assert b"is not streamed" in heard.stream("prepare")
+        reports = self.run_shell(
+            driver, receiver, f"echo out; echo in > logs/{name}; echo > logs/z"
+        )
+        assert reports.finished["outcome"] == "succeeded"
+        assert (reports.stream(), reports.stream("logs/z")) == (b"out\n", b"\n")
+        assert b"is not streamed" in reports.stream("prepare")
 
-    def test_a_stream_without_end_keeps_no_other_waiting(
+    def test_an_endless_stream_does_not_delay_the_others(
         self, driver: Driver, receiver: Receiver
     ) -> None:
         code = (
@@ -76,120 +78,120 @@ class SurvivingClauses(Bench):
             "    os.write(1, b'y' * 1000); time.sleep(0.005)\n"
             "    if time.time() > begin + 0.5: open('logs/z', 'w').write('z')"
         )
-        receiver.pause = 0.1  # by the time it has one part, there is another
-        launch = self.launch_of(receiver, "python", "-c", code)
+        receiver.stream_delay = 0.1  # when one part is accepted, the next one is ready
+        launch = self.new_launch(receiver, "python", "-c", code)
         handle = driver.launch(launch)
-        self.hear(receiver, launch, lambda heard: "logs/z" in heard.streams)
-        receiver.pause = 0.0
+        self.wait_for_reports(receiver, launch, lambda reports: "logs/z" in reports.streams)
+        receiver.stream_delay = 0.0
         driver.cancel(handle)
         self.finish(driver, handle)
 
-    def test_a_runner_killed_in_its_preparations_is_replaced(
+    def test_a_runner_killed_while_it_prepares_is_replaced(
         self, driver: Driver, receiver: Receiver
     ) -> None:
-        snapshot = receiver.snapshot({"a.sh": b"echo started; exit 3"})
-        receiver.refuses.add("blobs")
-        launch = self.launch_of(receiver, "sh", "a.sh", snapshot=snapshot)
+        snapshot = receiver.add_snapshot({"a.sh": b"echo started; exit 3"})
+        receiver.refused.add("blobs")
+        launch = self.new_launch(receiver, "sh", "a.sh", snapshot=snapshot)
         handle = driver.launch(launch)
-        self.hear(receiver, launch, lambda heard: "preparing" in heard.kinds)
+        self.wait_for_reports(receiver, launch, lambda reports: "preparing" in reports.kinds)
         self.kill_runner(driver, handle)
-        receiver.refuses.clear()
+        receiver.refused.clear()
         assert driver.launch(launch) == handle
         assert self.finish(driver, handle).exit_code == 3
-        heard = receiver.heard(launch.key)
-        assert heard.stream() == b"started\n"
-        assert heard.kinds.count("starting") == 1
+        reports = receiver.reports(launch.key)
+        assert reports.stream() == b"started\n"
+        assert reports.kinds.count("starting") == 1
 
     @pytest.mark.parametrize("processes", [1, 2])
-    def test_a_script_that_lost_its_runner_is_ended_and_not_started_again(
+    def test_a_script_that_lost_its_runner_is_killed_and_not_restarted(
         self, driver: Driver, receiver: Receiver, processes: int
     ) -> None:
         names = ["output"] if processes == 1 else ["rank-0", "rank-1"]
         script = "trap '' TERM; echo $$; env -i sleep 60 & echo $!; setsid sleep 60 & echo $!; "
         script += "while :; do sleep 1; done"
-        launch = self.launch_of(
+        launch = self.new_launch(
             receiver, "sh", "-c", script, processes_per_node=processes, grace=0.3
         )
         handle = driver.launch(launch)
-        heard = self.hear(
+        reports = self.wait_for_reports(
             receiver,
             launch,
-            lambda heard: all(heard.stream(name).count(b"\n") == 3 for name in names),
+            lambda reports: all(reports.stream(name).count(b"\n") == 3 for name in names),
         )
-        said = {name: heard.stream(name) for name in names}
-        pids = [int(word) for name in names for word in said[name].split()]
+        streams = {name: reports.stream(name) for name in names}
+        pids = [int(word) for name in names for word in streams[name].split()]
         self.kill_runner(driver, handle)
         assert all(self.alive(pid) == self.scripts_outlive_runners for pid in pids)
         driver.launch(launch)
         self.finish(driver, handle)
         assert [pid for pid in pids if self.alive(pid)] == []
-        assert heard.finished["outcome"] == "lost"
-        assert heard.kinds.count("starting") == heard.kinds.count("exited") == 1
-        assert {name: heard.stream(name) for name in names} == said
+        assert reports.finished["outcome"] == "lost"
+        assert reports.kinds.count("starting") == reports.kinds.count("exited") == 1
+        assert {name: reports.stream(name) for name in names} == streams
 
     def test_the_log_of_a_script_that_lost_its_runner_is_complete(
         self, driver: Driver, receiver: Receiver
     ) -> None:
         script = f"echo before; {_UNTIL_ORPHANED}; printf after; kill $$"
-        launch = self.launch_of(receiver, "sh", "-c", script)
+        launch = self.new_launch(receiver, "sh", "-c", script)
         handle = driver.launch(launch)
-        self.hear_line(receiver, launch)
+        self.wait_for_words(receiver, launch)
         self.kill_runner(driver, handle)
-        self.see(lambda: not self.processes_of(launch))
+        self.wait_until(lambda: not self.processes_of(launch))
         driver.launch(launch)
         self.finish(driver, handle)
-        heard = receiver.heard(launch.key)
-        assert heard.finished["outcome"] == "lost"
-        assert heard.stream() == (b"before\nafter" if self.scripts_outlive_runners else b"before\n")
+        reports = receiver.reports(launch.key)
+        assert reports.finished["outcome"] == "lost"
+        assert reports.stream() == (
+            b"before\nafter" if self.scripts_outlive_runners else b"before\n"
+        )
 
-    def test_a_runner_killed_after_the_exit_leaves_only_its_report_to_finish(
+    def test_after_a_runner_is_killed_past_the_exit_only_the_report_is_finished(
         self, driver: Driver, receiver: Receiver
     ) -> None:
-        receiver.refuses |= {"streams", "outputs"}
-        launch = self.launch_of(receiver, "sh", "-c", "echo $$; echo kept > outputs/kept; exit 3")
+        receiver.refused |= {"streams", "outputs"}
+        launch = self.new_launch(receiver, "sh", "-c", "echo $$; echo kept > outputs/kept; exit 3")
         handle = driver.launch(launch)
-        self.hear(receiver, launch, lambda heard: "exited" in heard.kinds)
+        self.wait_for_reports(receiver, launch, lambda reports: "exited" in reports.kinds)
         self.kill_runner(driver, handle)
-        receiver.refuses.clear()
+        receiver.refused.clear()
         driver.launch(launch)
         assert self.finish(driver, handle).exit_code == 3
-        heard = receiver.heard(launch.key)
-        assert heard.finished["outcome"] == "failed"
-        assert heard.kinds.count("starting") == heard.kinds.count("exited") == 1
-        assert len(heard.stream().split()) == 1
-        assert heard.outputs == {"outputs/kept": b"kept\n"}
+        reports = receiver.reports(launch.key)
+        assert reports.finished["outcome"] == "failed"
+        assert reports.kinds.count("starting") == reports.kinds.count("exited") == 1
+        assert len(reports.stream().split()) == 1
+        assert reports.outputs == {"outputs/kept": b"kept\n"}
 
-    def test_a_fenced_launch_ends_by_itself_when_no_server_is_reached(
+    def test_a_launch_with_lost_after_ends_itself_when_no_server_is_reached(
         self, driver: Driver, receiver: Receiver
     ) -> None:
-        """So it may be tried elsewhere after that time, and never runs twice."""
-        launch = self.launch_of(receiver, "sh", "-c", "echo $$; sleep 60", fence=2.0)
+        """After that time it can be started on another node without running twice."""
+        launch = self.new_launch(receiver, "sh", "-c", "echo $$; sleep 60", lost_after=2.0)
         handle = driver.launch(launch)
-        pid = int(self.hear_line(receiver, launch)[0])
+        pid = int(self.wait_for_words(receiver, launch)[0])
         receiver.stop()
-        self.see(lambda: not self.alive(pid))
+        self.wait_until(lambda: not self.alive(pid))
         receiver.start()
-        driver.launch(self.again(launch, receiver))
+        driver.launch(self.with_current_url(launch, receiver))
         self.finish(driver, handle)
-        finished = receiver.heard(launch.key).finished
+        finished = receiver.reports(launch.key).finished
         assert finished["outcome"] == "lost"
-        assert finished["reason"] == "no server was reached for 2 s"
+        assert finished["reason"] == "the server was unreachable for 2 s"
 
-    def test_a_launch_that_did_everything_is_not_taken_up_again(
-        self, driver: Driver, receiver: Receiver
-    ) -> None:
-        launch = self.launch_of(receiver, "true")
+    def test_a_finished_launch_is_not_resumed(self, driver: Driver, receiver: Receiver) -> None:
+        launch = self.new_launch(receiver, "true")
         handle = driver.launch(launch)
         self.finish(driver, handle)
-        before = len(receiver.requests)
+        request_count = len(receiver.requests)
         driver.launch(launch)
         driver.cancel(handle)
         time.sleep(0.3)
         assert driver.poll([handle])[0].phase is Phase.EXITED
-        assert len(receiver.requests) == before
+        assert len(receiver.requests) == request_count
 
-    def test_a_launch_that_reports_to_nobody_ends_all_the_same(
+    def test_a_launch_without_a_server_ends_as_well(
         self, driver: Driver, receiver: Receiver
     ) -> None:
-        launch = self.launch_of(receiver, "sh", "-c", "exit 6", url="", token="")
+        launch = self.new_launch(receiver, "sh", "-c", "exit 6", url="")
         assert self.finish(driver, driver.launch(launch)).exit_code == 6

@@ -1,4 +1,4 @@
-"""What may be logged: the same names and lengths that MLflow's clients and our server know."""
+"""Checks what is logged: the same names and lengths as MLflow's clients and our server allow."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-LONGEST_NAME = 250
-LONGEST = {"param": 6000, "tag": 8000}
-_SIGNS = frozenset("/_.- :")
+MAX_NAME_LENGTH = 250
+MAX_VALUE_LENGTH = {"param": 6000, "tag": 8000}
+_PUNCTUATION = frozenset("/_.- :")
 _NOT_FINITE = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
-_LARGEST = 1 << 63
-_known: set[str] = set()
+_INT64_BOUND = 1 << 63
+_checked_names: set[str] = set()
 
 
-def pairs(call: str, given: Any) -> Mapping[str, Any]:
-    """Return the dict that was given, or an empty one for None."""
-    if given is None:
+def as_mapping(call: str, value: Any) -> Mapping[str, Any]:
+    """Return a mapping unchanged, and an empty one for None; raise for anything else."""
+    if value is None:
         return {}
-    if not hasattr(given, "keys"):
-        raise TypeError(f"track.{call}: give a dict, or name=value; this is {given!r:.80}")
-    return given
+    if not hasattr(value, "keys"):
+        raise TypeError(f"track.{call}: pass a dict or name=value, got {value!r:.80}")
+    return value
 
 
 def check_name(name: Any) -> str:
-    """Return the name of a metric, a param, a tag, an image; raise if it cannot be one."""
-    if name in _known:
+    """Return the name of a metric, a param, a tag or an image; raise if it is invalid."""
+    if name in _checked_names:
         return name
     if not isinstance(name, str):
-        raise TypeError(f"a name must be text, and {name!r:.80} is not")
-    if not name or len(name) > LONGEST_NAME:
-        raise ValueError(f"the name {name!r:.80} must have 1 to {LONGEST_NAME} characters")
-    if not all(sign.isalnum() or sign in _SIGNS for sign in name):
+        raise TypeError(f"a name must be a string, got {name!r:.80}")
+    if not name or len(name) > MAX_NAME_LENGTH:
+        raise ValueError(f"the name {name!r:.80} must have 1 to {MAX_NAME_LENGTH} characters")
+    if not all(character.isalnum() or character in _PUNCTUATION for character in name):
         raise ValueError(f"the name {name!r} may have letters, digits, spaces and _ - . : / only")
     plain = os.path.normpath(name)
     if plain != name or plain == "." or plain.startswith(("..", "/")):
-        raise ValueError(f"the name {name!r} must read like a path, without . and .. and //")
-    _known.add(name)
+        raise ValueError(f"the name {name!r} must be a relative path without . and .. and //")
+    _checked_names.add(name)
     return name
 
 
-def number(name: str, value: Any) -> str:
-    """Return a value as JSON. What JSON has no number for becomes text."""
+def as_json_number(name: str, value: Any) -> str:
+    """Return a value as JSON. NaN and infinity, which JSON does not have, become strings."""
     try:
         text = repr(float(value))
     except (TypeError, ValueError, OverflowError) as error:
@@ -53,23 +53,23 @@ def number(name: str, value: Any) -> str:
     return _NOT_FINITE.get(text, text)
 
 
-def whole(name: str, value: Any) -> int:
-    """Return a whole number of 64 bits; raise if it is none."""
+def as_integer(name: str, value: Any) -> int:
+    """Return a value as an integer; raise if it is not one of 64 bits."""
     try:
-        found = int(value)
+        integer = int(value)
     except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"{name}: {value!r:.80} is not a whole number") from None
-    if found != value or not -_LARGEST <= found < _LARGEST:
-        raise ValueError(f"{name}: {value!r:.80} is not a whole number of 64 bits")
-    return found
+        raise TypeError(f"{name}: {value!r:.80} is not an integer") from None
+    if integer != value or not -_INT64_BOUND <= integer < _INT64_BOUND:
+        raise ValueError(f"{name}: {value!r:.80} is not a 64-bit integer")
+    return integer
 
 
-def words(call: str, name: str, value: Any) -> str:
-    """Return a value as the text that is kept; raise if it is too long."""
+def as_text(call: str, name: str, value: Any) -> str:
+    """Return a value as a string; raise if it is too long."""
     text = str(value).encode("utf-8", "backslashreplace").decode("utf-8")
-    if len(text) > LONGEST[call]:
+    if len(text) > MAX_VALUE_LENGTH[call]:
         raise ValueError(
-            f"{name}: the value of a {call} may have {LONGEST[call]} characters; "
-            f"this one has {len(text)}; keep it as an artifact"
+            f"{name}: the value of a {call} may have {MAX_VALUE_LENGTH[call]} characters, got "
+            f"{len(text)}; log it as an artifact instead"
         )
     return text

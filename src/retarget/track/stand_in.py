@@ -1,7 +1,7 @@
-"""What `import retarget` finds first in a job: the environment's own Retarget, or else `track`.
+"""The `retarget` package that a job imports: the installed one, or else only `track`.
 
-The runner puts the folder this is in at the end of PYTHONPATH, which is before an environment's
-packages. So a Retarget that is installed there has to be looked for, and takes this one's place.
+The runner appends the folder of this file to PYTHONPATH, which comes before the packages of the
+environment. So this module looks for a Retarget that is installed there, and becomes it.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         return import_module("retarget.track")
-    # no AttributeError: `from retarget import …` would swallow its message
+    # not AttributeError: `from retarget import …` would swallow its message
     raise ImportError(
-        f"cannot import {name!r}: Retarget is not installed in this job's environment, which has "
-        "only retarget.track without it; add retarget to its packages (pip install retarget)"
+        f"cannot import {name!r}: Retarget is not installed in this job's environment, so only "
+        "retarget.track is available; to use the SDK, run the job with a Python that has Retarget"
     )
 
 
 def _find_installed() -> ModuleSpec | None:
-    mine = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    others = [path for path in sys.path if os.path.dirname(os.path.abspath(path)) != mine]
+    stand_ins = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    others = [path for path in sys.path if os.path.dirname(os.path.abspath(path)) != stand_ins]
     for finder in sys.meta_path:
-        where = others if finder is PathFinder else None
-        spec = finder.find_spec("retarget", where) if hasattr(finder, "find_spec") else None
+        paths = others if finder is PathFinder else None
+        spec = finder.find_spec("retarget", paths) if hasattr(finder, "find_spec") else None
         if spec is not None and spec.loader is not None and spec.origin is not None:
             return spec
     return None

@@ -1,8 +1,8 @@
 # pyright: basic, reportMissingImports=false, reportMissingModuleSource=false
-"""A pytest plugin for MLflow's own tests: the servers they start are ours instead.
+"""A pytest plugin that runs MLflow's own tests on Retarget's server.
 
-It is loaded by the pytest of an environment with MLflow, in a copy of MLflow's tests. Nothing of
-the tests is changed; replaced are the three ways in which they start a server.
+The pytest of an environment with MLflow loads it, in a copy of MLflow's tests. The tests are not
+changed; the plugin replaces the three ways in which they start a server.
 """
 
 import json
@@ -23,13 +23,13 @@ from mlflow.tracking._tracking_service import utils
 from tests.tracking import integration_test_utils
 
 TOKEN = "for-tests-on-loopback"
-_reached: set[str] = set()  # what happened in the test that runs now
+_reached: set[str] = set()  # how the current test used a server
 _key = pytest.StashKey[dict[str, dict[str, str]]]()
 
 
 @contextmanager
 def serving(port: int = 0) -> Generator[str]:
-    """Run a server of ours on an empty home until the end of the block."""
+    """Run a Retarget server with an empty home until the end of the block."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         home.joinpath("token").write_text(TOKEN)
@@ -37,17 +37,17 @@ def serving(port: int = 0) -> Generator[str]:
         command = [os.environ["RETARGET_SERVER_PYTHON"], "-m", "retarget.server"]
         with subprocess.Popen(command, env=environ) as process:
             try:
-                while not home.joinpath("server.json").exists():
+                while not home.joinpath("servers/main/server.json").exists():
                     assert process.poll() is None, "the server did not start"
                     time.sleep(0.02)
                 _reached.add("started a server")
-                yield json.loads(home.joinpath("server.json").read_text())["url"]
+                yield json.loads(home.joinpath("servers/main/server.json").read_text())["url"]
             finally:
                 process.terminate()
 
 
-class Served:
-    """Stands in for MLflow's ServerThread."""
+class RetargetServerThread:
+    """Replaces MLflow's ServerThread."""
 
     def __init__(self, app: Any, port: int) -> None:
         self._serving = serving(port)
@@ -61,14 +61,14 @@ class Served:
 
 @contextmanager
 def init_server(*_: Any, **__: Any) -> Generator[str]:
-    """Stand in for MLflow's _init_server, whatever store it was asked for."""
+    """Replace MLflow's _init_server, for any store."""
     with serving() as url:
         yield url
 
 
 @contextmanager
 def use_tracking_uri(_: str) -> Generator[None]:
-    """Stand in for the store in a file that each of MLflow's tests of its fluent API gets."""
+    """Replace the file store that MLflow's tests of its fluent API use."""
     with serving() as url:
         before = get_tracking_uri()
         set_tracking_uri(url)
@@ -79,7 +79,7 @@ def use_tracking_uri(_: str) -> Generator[None]:
 def pytest_load_initial_conftests() -> None:
     # before MLflow's conftest.py has imported them by name
     os.environ["MLFLOW_TRACKING_TOKEN"] = TOKEN
-    integration_test_utils.ServerThread = Served
+    integration_test_utils.ServerThread = RetargetServerThread
     integration_test_utils._init_server = init_server
     if os.environ.get("RETARGET_REPLACES_STORE"):
         utils._use_tracking_uri = use_tracking_uri
@@ -133,13 +133,13 @@ def _config() -> pytest.Config | None:
 
 
 def _send_token_to_loopback() -> None:
-    """Let plain requests of the tests carry the token: MLflow's server asks for none."""
-    plain = requests.Session.request
+    """Add the token to plain requests of the tests, because MLflow's server needs none."""
+    original = requests.Session.request
 
     def request(self: requests.Session, method: str, url: str, **more: Any) -> Any:
         if urlsplit(url).hostname in ("127.0.0.1", "localhost"):
-            _reached.add("asked a server")
+            _reached.add("sent a request")
             more["headers"] = {"Authorization": f"Bearer {TOKEN}", **(more.get("headers") or {})}
-        return plain(self, method, url, **more)
+        return original(self, method, url, **more)
 
     requests.Session.request = request  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,8 +1,8 @@
-"""Runs MLflow's own tests of its server against ours: `python -m tests.mlflow.upstream.run SOURCE`.
+"""Runs MLflow's own tests on Retarget's server: `python -m tests.mlflow.upstream.run SOURCE`.
 
-SOURCE is a checkout of MLflow at the version that requirements/upstream.in names. Its tests run
-unchanged, with that version's client; on_retarget.py replaces the servers they start. What comes
-out is written to docs/mlflow-tests.md; the reasons are in differences.toml.
+SOURCE is a checkout of MLflow at the version in requirements/upstream.in. Its tests run unchanged,
+with the client of that version; on_retarget.py replaces the servers that they start. The results
+are written to docs/mlflow-tests.md; differences.toml holds the reasons of failures.
 """
 
 import json
@@ -17,8 +17,8 @@ from collections import Counter
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[2]
 PYTHON = ROOT / ".parts/upstream/bin/python"
 FILES = [
     "tests/tracking/test_rest_tracking.py",
@@ -30,20 +30,20 @@ FLUENT = ["tests/tracking/test_tracking.py", "tests/tracking/fluent/test_fluent.
 
 PAGE = ROOT / "docs/mlflow-tests.md"
 REQUIREMENTS = ROOT / "requirements/upstream.in"
-DIFFERENCES = tomllib.loads((HERE / "differences.toml").read_text())["difference"]
+DIFFERENCES = tomllib.loads((FOLDER / "differences.toml").read_text())["difference"]
 OUTCOMES = {"passed", "skipped", "no server"}
 
-# It starts MLflow's own server, in a way of its own.
-NOT_OURS = f"{FILES[0]}::test_create_model_version_with_validation_regex"
+# This test starts MLflow's server in a way that is not replaced.
+STARTS_MLFLOW_SERVER = f"{FILES[0]}::test_create_model_version_with_validation_regex"
 
 Results = dict[str, dict[str, str]]
 
 
 def main() -> int:
-    """Run them all, print what came out, and tell by the exit code if anything is unexpected."""
+    """Run all tests and write the page. The exit code is 1 if a result is unexpected."""
     source = Path(sys.argv[1] if len(sys.argv) > 1 else "")
     if not (source / FILES[0]).exists():
-        print("give a checkout of MLflow: make mlflow-tests MLFLOW_SOURCE=/path/to/mlflow")
+        print("missing checkout of MLflow: make mlflow-tests MLFLOW_SOURCE=/path/to/mlflow")
         return 2
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(source / "tests", Path(folder, "tests"))
@@ -60,8 +60,8 @@ def main() -> int:
 def _run(folder: Path, files: list[str], **more: str) -> Results:
     results = folder / "results.json"
     environ = os.environ | {
-        "PYTHONPATH": f"{folder}:{HERE}",
-        "PATH": f"{HERE / 'bin'}:{PYTHON.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{folder}:{FOLDER}",
+        "PATH": f"{FOLDER / 'bin'}:{PYTHON.parent}:{os.environ['PATH']}",
         "RETARGET_SERVER_PYTHON": str(ROOT / ".venv/bin/python"),
         "RETARGET_RESULTS": str(results),
         "RETARGET_UPSTREAM_PYTHON": str(PYTHON),
@@ -70,60 +70,62 @@ def _run(folder: Path, files: list[str], **more: str) -> Results:
         "DO_NOT_TRACK": "true",
     }
     command = [PYTHON, "-m", "pytest", "-q", "-p", "on_retarget", "-p", "no:cacheprovider"]
-    command += ["--deselect", NOT_OURS]
+    command += ["--deselect", STARTS_MLFLOW_SERVER]
     command += ["-n", "2", "--timeout", "120", "--tb", "short", *files, *sys.argv[2:]]
     subprocess.run(command, cwd=folder, env=environ | more, check=False)
     return json.loads(results.read_text())
 
 
 def _unexpected(results: Results) -> list[str]:
-    found: list[str] = []
+    messages: list[str] = []
     for name, result in sorted(results.items()):
-        why = _why(name)
+        why = _known_reason(name)
         if result["outcome"] == "failed" and why is None:
-            found.append(f"FAILED {name}\n    {result['why']}")
-        exact = {each for one in DIFFERENCES for each in one["tests"] if "*" not in each}
+            messages.append(f"FAILED {name}\n    {result['why']}")
+        exact = {
+            test for difference in DIFFERENCES for test in difference["tests"] if "*" not in test
+        }
         if result["outcome"] == "passed" and name.partition("::")[2] in exact:
-            found.append(f"PASSED, though differences.toml names it: {name}")
-    return found
+            messages.append(f"PASSED, though differences.toml names it: {name}")
+    return messages
 
 
 def _write(results: Results) -> None:
-    """Write the page of the docs that lists them all."""
-    every: dict[str, dict[str, Counter[str]]] = {}  # file, function, outcomes
+    """Write the page of the docs that lists all results."""
+    outcomes: dict[str, dict[str, Counter[str]]] = {}  # file, function, outcomes
     for name, result in sorted(results.items()):
         file, _, test = name.partition("::")
         outcome = result["outcome"]
         if outcome == "failed":
-            outcome = _why(name) or "not known"
-        every.setdefault(file, {}).setdefault(test.partition("[")[0], Counter())[outcome] += 1
+            outcome = _known_reason(name) or "not known"
+        outcomes.setdefault(file, {}).setdefault(test.partition("[")[0], Counter())[outcome] += 1
     total = Counter(result["outcome"] for result in results.values())
     version = next(line for line in REQUIREMENTS.read_text().splitlines() if "mlflow==" in line)
     lines = [
         "# MLflow's own tests on Retarget's server",
         "",
-        f"Made by `make mlflow-tests MLFLOW_SOURCE=…` with the tests and client of `{version}`.",
-        "The tests run unchanged; in place of each server that they start, ours is started. The",
-        "number after a name tells how many cases of it there are.",
+        "Generated by `make mlflow-tests MLFLOW_SOURCE=…`, with the tests and client of",
+        f"`{version}`. The tests run unchanged, but each server that they start is Retarget's.",
+        "The number after a name is its number of test cases.",
         "",
-        f"**{total['passed']} passed, {total['failed']} did not, {total['skipped']} are skipped by "
-        f"MLflow, {total['no server']} ask no server.**",
+        f"**{total['passed']} passed, {total['failed']} failed, {total['skipped']} were skipped "
+        f"by MLflow, {total['no server']} use no server.**",
     ]
     reasons = Counter(
-        _why(name) or "not known"
+        _known_reason(name) or "not known"
         for name, result in results.items()
         if result["outcome"] == "failed"
     )
-    lines += ["", "| how many do not pass | because |", "|--:|---|"]
+    lines += ["", "| failures | reason |", "|--:|---|"]
     lines += [f"| {count} | {why} |" for why, count in reasons.most_common()]
-    for file, tests in every.items():
-        lines += ["", f"## {file}", "", "Pass:", "", _listed(tests, "passed")]
+    for file, tests in outcomes.items():
+        lines += ["", f"## {file}", "", "Pass:", "", _format_names(tests, "passed")]
         for why in sorted({why for counts in tests.values() for why in counts} - OUTCOMES):
-            lines += ["", f"Do not pass, because {why}:", "", _listed(tests, why)]
+            lines += ["", f"Fail because {why}:", "", _format_names(tests, why)]
     PAGE.write_text("\n".join(lines) + "\n")
 
 
-def _listed(tests: dict[str, Counter[str]], outcome: str) -> str:
+def _format_names(tests: dict[str, Counter[str]], outcome: str) -> str:
     shown = [
         f"`{test}`" + (f" ({counts[outcome]})" if counts[outcome] > 1 else "")
         for test, counts in tests.items()
@@ -132,14 +134,21 @@ def _listed(tests: dict[str, Counter[str]], outcome: str) -> str:
     return "\n".join(textwrap.wrap(", ".join(shown), 118, break_long_words=False)) or "none"
 
 
-def _why(name: str) -> str | None:
+def _known_reason(name: str) -> str | None:
     """Return why a test is expected to fail."""
-    return next((each["why"] for each in DIFFERENCES if _any(name, each["tests"])), None)
+    return next(
+        (
+            difference["why"]
+            for difference in DIFFERENCES
+            if _matches_any(name, difference["tests"])
+        ),
+        None,
+    )
 
 
-def _any(name: str, patterns: list[str]) -> bool:
+def _matches_any(name: str, patterns: list[str]) -> bool:
     test = name.partition("::")[2]
-    return any(fnmatchcase(name if "::" in each else test, each) for each in patterns)
+    return any(fnmatchcase(name if "::" in pattern else test, pattern) for pattern in patterns)
 
 
 if __name__ == "__main__":

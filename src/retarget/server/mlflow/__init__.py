@@ -1,16 +1,16 @@
-"""MLflow's REST API over our own store: what its clients send is kept with our jobs."""
+"""MLflow's REST API on top of the store of jobs."""
 
 from retarget.server.mlflow import artifacts, experiments, logged_models, metrics, registry, runs
 from retarget.server.mlflow import search as searches
-from retarget.server.mlflow.app import Table
+from retarget.server.mlflow.app import RouteTable
 
-# Searches stand first: "/mlflow/logged-models/search" would be a model's id otherwise.
-TABLES: list[Table] = [
-    searches.TABLE,
-    experiments.TABLE,
-    runs.TABLE,
-    metrics.TABLE,
-    artifacts.TABLE,
-    logged_models.TABLE,
-    registry.TABLE,
+# Searches come first: else "search" in "/mlflow/logged-models/search" would be a model id.
+ROUTE_TABLES: list[RouteTable] = [
+    searches.ROUTES,
+    experiments.ROUTES,
+    runs.ROUTES,
+    metrics.ROUTES,
+    artifacts.ROUTES,
+    logged_models.ROUTES,
+    registry.ROUTES,
 ]

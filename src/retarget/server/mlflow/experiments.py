@@ -5,76 +5,94 @@ from urllib.parse import unquote, urlparse
 
 from retarget.core.errors import Invalid
 from retarget.core.limits import (
-    LONGEST_LOCATION,
+    MAX_LOCATION_LENGTH,
     check_experiment_name,
     check_experiment_tag,
     check_length,
 )
 from retarget.core.tracking import artifact_path
-from retarget.server.mlflow.app import Table
-from retarget.server.mlflow.ask import Ask
+from retarget.server.mlflow.app import RouteTable
+from retarget.server.mlflow.request import MlflowRequest
 from retarget.server.mlflow.show import show_experiment
 
 
-def create(ask: Ask) -> dict[str, Any]:
-    name = check_experiment_name(ask.need("name"))
-    location = _check_location(ask.text("artifact_location"))
+def create(request: MlflowRequest) -> dict[str, Any]:
+    name = check_experiment_name(request.required_string("name"))
+    location = _check_location(request.string("artifact_location"))
     if location and artifact_path(location) is not None:
-        ask.caller.check_owner("choose where in the server's own artifacts an experiment has its")
-    tags = ask.pairs("tags")
+        request.principal.check_is_user(
+            "set the artifact location of an experiment to a folder of this server"
+        )
+    tags = request.pairs("tags")
     for key, value in tags.items():
         check_experiment_tag(key, value)
-    made = ask.parts.experiments.create(name, location, tags, now=ask.now)
-    ask.chose(made)
-    return {"experiment_id": made.id}
+    job_id = request.principal.job_id
+    experiment = request.context.experiments.create(
+        name, location, tags, now=request.now, by_job=job_id
+    )
+    request.remember_experiment(experiment)
+    return {"experiment_id": experiment.id}
 
 
-def get(ask: Ask) -> dict[str, Any]:
-    return {"experiment": show_experiment(ask.parts.experiments.get(ask.need("experiment_id")))}
+def get(request: MlflowRequest) -> dict[str, Any]:
+    return {
+        "experiment": show_experiment(
+            request.context.experiments.get(request.required_string("experiment_id"))
+        )
+    }
 
 
-def get_by_name(ask: Ask) -> dict[str, Any]:
-    found = ask.parts.experiments.find(ask.need("experiment_name"))
-    ask.chose(found)
-    return {"experiment": show_experiment(found)}
+def get_by_name(request: MlflowRequest) -> dict[str, Any]:
+    experiment = request.context.experiments.find(request.required_string("experiment_name"))
+    request.remember_experiment(experiment)
+    return {"experiment": show_experiment(experiment)}
 
 
-def update(ask: Ask) -> dict[str, Any]:
-    ask.caller.check_owner("rename experiments")
-    experiment_id, name = ask.need("experiment_id"), check_experiment_name(ask.need("new_name"))
-    ask.parts.experiments.rename(experiment_id, name, now=ask.now)
+def update(request: MlflowRequest) -> dict[str, Any]:
+    experiment_id, name = (
+        request.required_string("experiment_id"),
+        check_experiment_name(request.required_string("new_name")),
+    )
+    job_id = request.principal.job_id
+    request.context.experiments.rename(experiment_id, name, now=request.now, by_job=job_id)
     return {}
 
 
-def delete(ask: Ask) -> dict[str, Any]:
-    ask.caller.check_owner("delete experiments")
-    ask.parts.experiments.delete(ask.need("experiment_id"), now=ask.now)
+def delete(request: MlflowRequest) -> dict[str, Any]:
+    experiment_id, job_id = request.required_string("experiment_id"), request.principal.job_id
+    request.context.experiments.delete(experiment_id, now=request.now, by_job=job_id)
     return {}
 
 
-def restore(ask: Ask) -> dict[str, Any]:
-    ask.caller.check_owner("restore experiments")
-    ask.parts.experiments.restore(ask.need("experiment_id"), now=ask.now)
+def restore(request: MlflowRequest) -> dict[str, Any]:
+    experiment_id, job_id = request.required_string("experiment_id"), request.principal.job_id
+    request.context.experiments.restore(experiment_id, now=request.now, by_job=job_id)
     return {}
 
 
-def set_tag(ask: Ask) -> dict[str, Any]:
-    experiment_id, key, value = ask.need("experiment_id"), ask.need("key"), ask.text("value")
+def set_tag(request: MlflowRequest) -> dict[str, Any]:
+    experiment_id, key, value = (
+        request.required_string("experiment_id"),
+        request.required_string("key"),
+        request.string("value"),
+    )
     check_experiment_tag(key, value)
-    ask.parts.experiments.set_tag(experiment_id, key, value)
+    request.context.experiments.set_tag(experiment_id, key, value)
     return {}
 
 
-def delete_tag(ask: Ask) -> dict[str, Any]:
-    ask.parts.experiments.delete_tag(ask.need("experiment_id"), ask.need("key"))
+def delete_tag(request: MlflowRequest) -> dict[str, Any]:
+    request.context.experiments.delete_tag(
+        request.required_string("experiment_id"), request.required_string("key")
+    )
     return {}
 
 
 def _check_location(location: str) -> str:
-    """Refuse places that only the server itself could reach, or nobody."""
+    """Refuse locations that lead elsewhere than they seem to, or that nobody can reach."""
     if not location:
         return ""
-    check_length("artifact_location", location, LONGEST_LOCATION)
+    check_length("artifact_location", location, MAX_LOCATION_LENGTH)
     try:
         parsed = urlparse(location)
     except ValueError:
@@ -86,7 +104,7 @@ def _check_location(location: str) -> str:
     return location
 
 
-TABLE: Table = [
+ROUTES: RouteTable = [
     ("POST", "/mlflow/experiments/create", create),
     ("GET", "/mlflow/experiments/get", get),
     ("GET", "/mlflow/experiments/get-by-name", get_by_name),

@@ -1,4 +1,4 @@
-"""MLflow's API: models as runs logged them."""
+"""MLflow's API: logged models."""
 
 import random
 import uuid
@@ -9,74 +9,82 @@ from retarget.core.limits import check_param
 from retarget.core.models import LoggedModel, LoggedModelStatus, ModelMetric, check_logged_name
 from retarget.core.names import suggest_name
 from retarget.core.tracking import address_below
-from retarget.server.mlflow.app import Table
-from retarget.server.mlflow.artifacts import listed, ours
-from retarget.server.mlflow.ask import Ask, missing, show_pairs, wrong_type
+from retarget.server.mlflow.app import RouteTable
+from retarget.server.mlflow.artifacts import artifact_folder, list_folder
+from retarget.server.mlflow.request import MlflowRequest, missing, show_pairs, wrong_type
 from retarget.server.mlflow.show import show_metric
-from retarget.server.mlflow.tree import clean, join
+from retarget.server.mlflow.tree import join, normalize
 from retarget.store.experiments import check_active
 
-_STATUSES = list(LoggedModelStatus)  # protobuf's numbers are places in this list
+_STATUSES = list(LoggedModelStatus)  # protobuf's numbers are indexes of this list
 
 
-def create(ask: Ask) -> dict[str, Any]:
-    name = ask.text("name")
+def create(request: MlflowRequest) -> dict[str, Any]:
+    name = request.string("name")
     check_logged_name(name)
-    experiment = check_active(ask.parts.experiments.get(ask.need("experiment_id")))
+    experiment = check_active(
+        request.context.experiments.get(request.required_string("experiment_id"))
+    )
     model_id = f"m-{uuid.uuid4().hex}"
     model = LoggedModel(
         id=model_id,
         experiment_id=experiment.id,
-        run_id=ask.text("source_run_id") or None,
-        job_id=ask.caller.job_id,
+        run_id=request.string("source_run_id") or None,
+        job_id=request.principal.job_id,
         name=name or suggest_name(random.Random(), tries=3),
-        type=ask.text("model_type"),
+        type=request.string("model_type"),
         location=address_below(experiment.location, f"models/{model_id}/artifacts"),
-        created=ask.now,
-        changed=ask.now,
-        params=ask.pairs("params"),
-        tags=ask.pairs("tags"),
+        created_at=request.now,
+        changed_at=request.now,
+        params=request.pairs("params"),
+        tags=request.pairs("tags"),
     )
-    ask.parts.logged_models.create(model)
+    request.context.logged_models.create(model)
     return _model(model)
 
 
-def get(ask: Ask) -> dict[str, Any]:
-    deleted = ask.flag("allow_deleted")
-    return _model(ask.parts.logged_models.get(ask.path["model_id"], deleted=deleted))
+def get(request: MlflowRequest) -> dict[str, Any]:
+    deleted = request.flag("allow_deleted")
+    return _model(
+        request.context.logged_models.get(request.path_params["model_id"], deleted=deleted)
+    )
 
 
-def finalize(ask: Ask) -> dict[str, Any]:
-    status = _status(ask.body.get("status"))
-    return _model(ask.parts.logged_models.finalize(_writable(ask), status, now=ask.now))
+def finalize(request: MlflowRequest) -> dict[str, Any]:
+    status = _status(request.body.get("status"))
+    return _model(
+        request.context.logged_models.finalize(_writable(request), status, now=request.now)
+    )
 
 
-def delete(ask: Ask) -> dict[str, Any]:
-    ask.parts.logged_models.delete(_writable(ask), now=ask.now)
+def delete(request: MlflowRequest) -> dict[str, Any]:
+    request.context.logged_models.delete(_writable(request), now=request.now)
     return {}
 
 
-def set_tags(ask: Ask) -> dict[str, Any]:
-    ask.parts.logged_models.set_tags(_writable(ask), ask.pairs("tags"))
+def set_tags(request: MlflowRequest) -> dict[str, Any]:
+    request.context.logged_models.set_tags(_writable(request), request.pairs("tags"))
     return {}
 
 
-def delete_tag(ask: Ask) -> dict[str, Any]:
-    ask.parts.logged_models.delete_tag(_writable(ask), ask.path["key"])
+def delete_tag(request: MlflowRequest) -> dict[str, Any]:
+    request.context.logged_models.delete_tag(_writable(request), request.path_params["key"])
     return {}
 
 
-def log_params(ask: Ask) -> dict[str, Any]:
-    params = {key: check_param(key, value) for key, value in ask.pairs("params").items()}
-    ask.parts.logged_models.log_params(_writable(ask), params)
+def log_params(request: MlflowRequest) -> dict[str, Any]:
+    params = {key: check_param(key, value) for key, value in request.pairs("params").items()}
+    request.context.logged_models.log_params(_writable(request), params)
     return {}
 
 
-def list_artifacts(ask: Ask) -> dict[str, Any]:
-    """List what a model's folder holds; the paths begin there."""
-    path = clean(ask.text("artifact_directory_path"))
-    location = ask.parts.logged_models.get(ask.path["model_id"]).location
-    return {"root_uri": location} | listed(ask.parts, join(ours(location), path), path)
+def list_artifacts(request: MlflowRequest) -> dict[str, Any]:
+    """List a folder of a logged model. Paths are relative to the root of the model."""
+    path = normalize(request.string("artifact_directory_path"))
+    location = request.context.logged_models.get(request.path_params["model_id"]).location
+    return {"root_uri": location} | list_folder(
+        request.context, join(artifact_folder(location), path), path
+    )
 
 
 def show_logged_model(model: LoggedModel) -> dict[str, Any]:
@@ -84,8 +92,8 @@ def show_logged_model(model: LoggedModel) -> dict[str, Any]:
         "model_id": model.id,
         "experiment_id": model.experiment_id,
         "name": model.name,
-        "creation_timestamp_ms": model.created,
-        "last_updated_timestamp_ms": model.changed,
+        "creation_timestamp_ms": model.created_at,
+        "last_updated_timestamp_ms": model.changed_at,
         "artifact_uri": model.location,
         "status": model.status,
         "model_type": model.type,
@@ -111,17 +119,17 @@ def _metric(metric: ModelMetric) -> dict[str, Any]:
     return show_metric(metric.metric) | {"run_id": metric.run_id}
 
 
-def _writable(ask: Ask) -> str:
-    """Return the id of the model, if the caller may write to it."""
-    model_id = ask.path["model_id"]
-    if ask.caller.job_id is not None:
-        model = ask.parts.logged_models.get(model_id, deleted=True)
-        ask.caller.check_writes(model.job_id, f"logged model {model_id!r}")
+def _writable(request: MlflowRequest) -> str:
+    """Return the id of the model, or raise Forbidden if the principal cannot change it."""
+    model_id = request.path_params["model_id"]
+    if request.principal.job_id is not None:
+        model = request.context.logged_models.get(model_id, deleted=True)
+        request.principal.check_writes(model.job_id, f"logged model {model_id!r}")
     return model_id
 
 
 def _status(value: Any) -> LoggedModelStatus:
-    """Read a status: protobuf's JSON has its name, or its number."""
+    """Read a status. Protobuf's JSON allows its name or its number."""
     if value is None or value == "":
         raise missing("status")
     if isinstance(value, str) and value in _STATUSES:
@@ -137,7 +145,7 @@ def _status(value: Any) -> LoggedModelStatus:
 
 _MODELS = "/mlflow/logged-models"
 
-TABLE: Table = [
+ROUTES: RouteTable = [
     ("POST", _MODELS, create),
     ("GET", f"{_MODELS}/{{model_id}}", get),
     ("PATCH", f"{_MODELS}/{{model_id}}", finalize),

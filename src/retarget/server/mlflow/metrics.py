@@ -1,4 +1,4 @@
-"""MLflow's API: the histories of metrics."""
+"""MLflow's API: metric histories."""
 
 import json
 from collections.abc import Generator, Iterator
@@ -7,72 +7,74 @@ from typing import Any
 from retarget.core.errors import Invalid
 from retarget.core.pages import read_offset, write_token
 from retarget.core.tracking import Metric
-from retarget.server.mlflow.app import Table
-from retarget.server.mlflow.ask import Ask, missing
+from retarget.server.mlflow.app import RouteTable
+from retarget.server.mlflow.request import MlflowRequest, missing
 from retarget.server.mlflow.show import show_metric
 
-_MOST = 25_000
-_MOST_RUNS = 100
-_MOST_AT_ONCE = 1_000_000  # points of a history that are asked for in pages
-_MOST_SAMPLED = 2500
+_MAX_BULK_POINTS = 25_000
+_MAX_RUNS = 100
+_MAX_PAGE_POINTS = 1_000_000
+_MAX_SAMPLED_POINTS = 2500
 
 
-def history(ask: Ask) -> dict[str, Any] | Generator[bytes]:
-    """Give out the points of a metric; without `max_results` all, as they are read."""
-    run_id, key = ask.text("run_uuid") or ask.need("run_id"), ask.need("metric_key")
-    most, skip = ask.whole("max_results"), _offset(ask.text("page_token"))
-    if most is None:
-        ask.parts.metrics.history(run_id, key, most=0)  # says now that there is no such run
-        return _streamed(ask.parts.metrics.every(run_id, key), skip)
-    if most <= 0:
+def history(request: MlflowRequest) -> dict[str, Any] | Generator[bytes]:
+    """Return the points of a metric. Without `max_results`, stream all of them."""
+    run_id = request.string("run_uuid") or request.required_string("run_id")
+    key = request.required_string("metric_key")
+    limit, offset = request.integer("max_results"), _offset(request.string("page_token"))
+    if limit is None:
+        request.context.metrics.history(run_id, key, limit=0)  # raises now if there is no such run
+        return _stream_json(request.context.metrics.iterate(run_id, key), offset)
+    if limit <= 0:
         raise Invalid(
-            f"Invalid value {most} for parameter 'max_results' supplied. "
+            f"Invalid value {limit} for parameter 'max_results' supplied. "
             "It must be a positive integer."
         )
-    most = min(most, _MOST_AT_ONCE)
-    found = ask.parts.metrics.history(run_id, key, most=most + 1, skip=skip)
-    answer: dict[str, Any] = {"metrics": [show_metric(metric) for metric in found[:most]]}
-    if len(found) > most:
-        answer["next_page_token"] = write_token({"offset": skip + most})
-    return answer
+    limit = min(limit, _MAX_PAGE_POINTS)
+    points = request.context.metrics.history(run_id, key, limit=limit + 1, offset=offset)
+    page: dict[str, Any] = {"metrics": [show_metric(point) for point in points[:limit]]}
+    if len(points) > limit:
+        page["next_page_token"] = write_token({"offset": offset + limit})
+    return page
 
 
-def bulk(ask: Ask) -> dict[str, Any]:
-    run_ids = ask.texts("run_id")
+def bulk(request: MlflowRequest) -> dict[str, Any]:
+    run_ids = request.strings("run_id")
     if not run_ids:
         raise Invalid("GetMetricHistoryBulk request must specify at least one run_id.")
-    if len(run_ids) > _MOST_RUNS:
+    if len(run_ids) > _MAX_RUNS:
         raise Invalid(
-            f"GetMetricHistoryBulk request cannot specify more than {_MOST_RUNS} run_ids. "
+            f"GetMetricHistoryBulk request cannot specify more than {_MAX_RUNS} run_ids. "
             f"Received {len(run_ids)} run_ids."
         )
-    if ask.body.get("metric_key") is None:
+    if request.body.get("metric_key") is None:
         raise Invalid("GetMetricHistoryBulk request must specify a metric_key.")
-    most = max(0, min(ask.whole("max_results", _MOST) or 0, _MOST))
-    found = ask.parts.metrics.bulk(run_ids, ask.text("metric_key"), most=most)
-    return {"metrics": [{**show_metric(metric), "run_id": run_id} for run_id, metric in found]}
+    limit = max(0, min(request.integer("max_results", _MAX_BULK_POINTS) or 0, _MAX_BULK_POINTS))
+    key = request.string("metric_key")
+    points = request.context.metrics.history_of_runs(run_ids, key, limit=limit)
+    return {"metrics": [{**show_metric(point), "run_id": run_id} for run_id, point in points]}
 
 
-def bulk_interval(ask: Ask) -> dict[str, Any]:
-    """Give out as many points as a plot needs."""
-    run_ids, key = ask.texts("run_ids"), ask.need("metric_key")
+def bulk_interval(request: MlflowRequest) -> dict[str, Any]:
+    """Return as many points as a plot needs."""
+    run_ids, key = request.strings("run_ids"), request.required_string("metric_key")
     if not run_ids:
         raise missing("run_ids")
-    if len(run_ids) > _MOST_RUNS:
+    if len(run_ids) > _MAX_RUNS:
         raise Invalid(
-            f"GetMetricHistoryBulkInterval request must specify at most {_MOST_RUNS} run_ids. "
+            f"GetMetricHistoryBulkInterval request must specify at most {_MAX_RUNS} run_ids. "
             f"Received {len(run_ids)} run_ids."
         )
-    most = ask.whole("max_results", _MOST_SAMPLED) or 0
-    if not 1 <= most <= _MOST_SAMPLED:
-        raise Invalid(f"max_results must be between 1 and {_MOST_SAMPLED}.")
-    steps = _steps(ask.whole("start_step"), ask.whole("end_step"))
-    found = [
-        {**show_metric(metric), "run_id": run_id}
+    limit = request.integer("max_results", _MAX_SAMPLED_POINTS) or 0
+    if not 1 <= limit <= _MAX_SAMPLED_POINTS:
+        raise Invalid(f"max_results must be between 1 and {_MAX_SAMPLED_POINTS}.")
+    steps = _steps(request.integer("start_step"), request.integer("end_step"))
+    points = [
+        {**show_metric(point), "run_id": run_id}
         for run_id in run_ids
-        for metric in ask.parts.metrics.sampled(run_id, key, most=most, steps=steps)
+        for point in request.context.metrics.sample(run_id, key, max_points=limit, steps=steps)
     ]
-    return {"metrics": found}
+    return {"metrics": points}
 
 
 def _steps(start: int | None, end: int | None) -> tuple[int, int] | None:
@@ -88,27 +90,27 @@ def _steps(start: int | None, end: int | None) -> tuple[int, int] | None:
     return start, end
 
 
-def _streamed(parts: Iterator[list[Metric]], skip: int) -> Generator[bytes]:
+def _stream_json(batches: Iterator[list[Metric]], skip: int) -> Generator[bytes]:
     yield b'{"metrics":['
-    between = ""
-    for part in parts:
-        left = part[skip:]
-        skip = max(0, skip - len(part))
-        shown = ",".join(json.dumps(show_metric(metric)) for metric in left)
-        if shown:
-            yield (between + shown).encode()
-            between = ","
+    separator = ""
+    for batch in batches:
+        points = batch[skip:]
+        skip = max(0, skip - len(batch))
+        items = ",".join(json.dumps(show_metric(point)) for point in points)
+        if items:
+            yield (separator + items).encode()
+            separator = ","
     yield b"]}"
 
 
 def _offset(token: str) -> int:
-    """Return how many points a page token has us pass over."""
+    """Return how many points to skip, by the page token."""
     if not token:
         return 0
     return read_offset(token)
 
 
-TABLE: Table = [
+ROUTES: RouteTable = [
     ("GET", "/mlflow/metrics/get-history", history),
     ("GET", "/mlflow/metrics/get-history-bulk", bulk),
     ("GET", "/mlflow/metrics/get-history-bulk-interval", bulk_interval),

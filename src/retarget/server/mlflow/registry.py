@@ -15,165 +15,197 @@ from retarget.core.models import (
     check_stage,
     check_version,
 )
-from retarget.server.mlflow.app import NotOffered, Table
-from retarget.server.mlflow.ask import Ask, show_pairs
+from retarget.server.mlflow.app import NotSupported, RouteTable
+from retarget.server.mlflow.request import MlflowRequest, show_pairs
 from retarget.server.mlflow.sources import read_source
 
 _PROMPT_TAG = "mlflow.prompt.is_prompt"
 
-_LONGEST_DESCRIPTION = 100_000
+_MAX_DESCRIPTION = 100_000
 
 
-def create_model(ask: Ask) -> dict[str, Any]:
-    name = check_model_name(ask.need("name"))
-    tags, description = _tags(ask), _description(ask)
-    return _model(ask.parts.models.create(name, description, tags, now=ask.now))
+def create_model(request: MlflowRequest) -> dict[str, Any]:
+    name = check_model_name(request.required_string("name"))
+    tags, description = _tags(request), _description(request)
+    job_id = request.principal.job_id
+    model = request.context.models.create(name, description, tags, now=request.now, by_job=job_id)
+    return _model(model)
 
 
-def get_model(ask: Ask) -> dict[str, Any]:
-    return _model(ask.parts.models.get(_name(ask)))
+def get_model(request: MlflowRequest) -> dict[str, Any]:
+    return _model(request.context.models.get(_name(request)))
 
 
-def update_model(ask: Ask) -> dict[str, Any]:
-    name, description = _name(ask), _description(ask)
-    return _model(ask.parts.models.describe(name, description, now=ask.now))
+def update_model(request: MlflowRequest) -> dict[str, Any]:
+    name, description = _name(request), _description(request)
+    return _model(request.context.models.describe(name, description, now=request.now))
 
 
-def rename_model(ask: Ask) -> dict[str, Any]:
-    ask.caller.check_owner("rename registered models")
-    name, new_name = ask.need("name"), check_model_name(ask.need("new_name"))
-    return _model(ask.parts.models.rename(check_model_name(name), new_name, now=ask.now))
-
-
-def delete_model(ask: Ask) -> dict[str, Any]:
-    ask.caller.check_owner("delete registered models")
-    models.delete(ask.parts, _name(ask))
-    return {}
-
-
-def latest_versions(ask: Ask) -> dict[str, Any]:
-    name, stages = _name(ask), ask.texts("stages")
-    wanted = [check_stage(stage) for stage in stages] or STAGES
-    found = ask.parts.models.latest(name, wanted)
-    return {"model_versions": [show_version(version) for version in found]}
-
-
-def set_model_tag(ask: Ask) -> dict[str, Any]:
-    name, key, value = ask.need("name"), ask.need("key"), ask.text("value")
-    check_model_tag(key, value)
-    ask.parts.models.set_tag(check_model_name(name), key, value)
-    return {}
-
-
-def delete_model_tag(ask: Ask) -> dict[str, Any]:
-    name, key = ask.need("name"), ask.need("key")
-    check_key(key, "key")
-    ask.parts.models.delete_tag(check_model_name(name), key)
-    return {}
-
-
-def set_alias(ask: Ask) -> dict[str, Any]:
-    name, alias, version = ask.need("name"), ask.need("alias"), ask.need("version")
+def rename_model(request: MlflowRequest) -> dict[str, Any]:
+    name, new_name = (
+        request.required_string("name"),
+        check_model_name(request.required_string("new_name")),
+    )
     check_model_name(name)
-    ask.parts.models.set_alias(name, check_new_alias(alias), check_version(version))
+    job_id = request.principal.job_id
+    return _model(request.context.models.rename(name, new_name, now=request.now, by_job=job_id))
+
+
+def delete_model(request: MlflowRequest) -> dict[str, Any]:
+    models.delete(request.context, _name(request), by_job=request.principal.job_id)
     return {}
 
 
-def delete_alias(ask: Ask) -> dict[str, Any]:
-    name, alias = ask.need("name"), ask.need("alias")
-    ask.parts.models.delete_alias(check_model_name(name), check_alias(alias))
+def latest_versions(request: MlflowRequest) -> dict[str, Any]:
+    name, stages = _name(request), request.strings("stages")
+    checked_stages = [check_stage(stage) for stage in stages] or STAGES
+    versions = request.context.models.latest(name, checked_stages)
+    return {"model_versions": [show_version(version) for version in versions]}
+
+
+def set_model_tag(request: MlflowRequest) -> dict[str, Any]:
+    name, key, value = (
+        request.required_string("name"),
+        request.required_string("key"),
+        request.string("value"),
+    )
+    check_model_tag(key, value)
+    request.context.models.set_tag(check_model_name(name), key, value)
     return {}
 
 
-def get_by_alias(ask: Ask) -> dict[str, Any]:
-    name, alias = ask.need("name"), ask.need("alias")
-    return _version(ask.parts.models.by_alias(check_model_name(name), check_alias(alias)))
+def delete_model_tag(request: MlflowRequest) -> dict[str, Any]:
+    name, key = request.required_string("name"), request.required_string("key")
+    check_key(key, "key")
+    request.context.models.delete_tag(check_model_name(name), key)
+    return {}
 
 
-def create_version(ask: Ask) -> dict[str, Any]:
-    name, given = ask.need("name"), ask.need("source")
-    tags = _tags(ask)
-    found = read_source(
-        ask.parts, given, ask.text("run_id"), ask.text("model_id"), ask.caller.job_id or ""
+def set_alias(request: MlflowRequest) -> dict[str, Any]:
+    name, alias, version = (
+        request.required_string("name"),
+        request.required_string("alias"),
+        request.required_string("version"),
+    )
+    check_model_name(name)
+    request.context.models.set_alias(name, check_new_alias(alias), check_version(version))
+    return {}
+
+
+def delete_alias(request: MlflowRequest) -> dict[str, Any]:
+    name, alias = request.required_string("name"), request.required_string("alias")
+    request.context.models.delete_alias(check_model_name(name), check_alias(alias))
+    return {}
+
+
+def get_by_alias(request: MlflowRequest) -> dict[str, Any]:
+    name, alias = request.required_string("name"), request.required_string("alias")
+    return _version(request.context.models.by_alias(check_model_name(name), check_alias(alias)))
+
+
+def create_version(request: MlflowRequest) -> dict[str, Any]:
+    name, address = request.required_string("name"), request.required_string("source")
+    tags = _tags(request)
+    source = read_source(
+        request.context,
+        address,
+        request.string("run_id"),
+        request.string("model_id"),
+        request.principal.job_id or "",
     )
     draft = ModelVersion(
         name=check_model_name(name),
-        description=_description(ask),
-        source=found.source,
-        location=found.location,
-        run_id=found.run_id,
-        run_link=ask.text("run_link"),
-        model_id=found.model_id,
-        created=ask.now,
-        changed=ask.now,
-        lineage=found.lineage,
+        description=_description(request),
+        source=source.source,
+        location=source.location,
+        run_id=source.run_id,
+        run_link=request.string("run_link"),
+        model_id=source.model_id,
+        created_at=request.now,
+        changed_at=request.now,
+        created_by_job=request.principal.job_id,
+        lineage=source.lineage,
         tags=tags,
     )
-    return _version(ask.parts.models.add_version(draft))
+    return _version(request.context.models.add_version(draft))
 
 
-def get_version(ask: Ask) -> dict[str, Any]:
-    name, version = _pair(ask)
-    return _version(ask.parts.models.get_version(name, version))
+def get_version(request: MlflowRequest) -> dict[str, Any]:
+    name, version = _name_and_version(request)
+    return _version(request.context.models.get_version(name, version))
 
 
-def update_version(ask: Ask) -> dict[str, Any]:
-    name, version = _pair(ask)
-    description = _description(ask)
-    return _version(ask.parts.models.describe_version(name, version, description, now=ask.now))
+def update_version(request: MlflowRequest) -> dict[str, Any]:
+    name, version = _name_and_version(request)
+    description = _description(request)
+    return _version(
+        request.context.models.describe_version(name, version, description, now=request.now)
+    )
 
 
-def move_version(ask: Ask) -> dict[str, Any]:
-    (name, version), stage = _pair(ask), check_stage(ask.need("stage"))
-    archive = ask.flag("archive_existing_versions")
-    return _version(ask.parts.models.move(name, version, stage, now=ask.now, archive=archive))
+def move_version(request: MlflowRequest) -> dict[str, Any]:
+    (name, version), stage = (
+        _name_and_version(request),
+        check_stage(request.required_string("stage")),
+    )
+    archive = request.flag("archive_existing_versions")
+    return _version(
+        request.context.models.move(name, version, stage, now=request.now, archive=archive)
+    )
 
 
-def delete_version(ask: Ask) -> dict[str, Any]:
-    ask.caller.check_owner("delete versions of models")
-    models.delete(ask.parts, *_pair(ask))
+def delete_version(request: MlflowRequest) -> dict[str, Any]:
+    name, version = _name_and_version(request)
+    models.delete(request.context, name, version, by_job=request.principal.job_id)
     return {}
 
 
-def download_uri(ask: Ask) -> dict[str, Any]:
-    name, version = check_model_name(ask.text("name")), check_version(ask.text("version"))
-    return {"artifact_uri": ask.parts.models.get_version(name, version).location}
+def download_uri(request: MlflowRequest) -> dict[str, Any]:
+    name, version = (
+        check_model_name(request.string("name")),
+        check_version(request.string("version")),
+    )
+    return {"artifact_uri": request.context.models.get_version(name, version).location}
 
 
-def set_version_tag(ask: Ask) -> dict[str, Any]:
-    (name, version), key, value = _pair(ask), ask.need("key"), ask.text("value")
+def set_version_tag(request: MlflowRequest) -> dict[str, Any]:
+    (name, version), key, value = (
+        _name_and_version(request),
+        request.required_string("key"),
+        request.string("value"),
+    )
     check_model_tag(key, value)
-    ask.parts.models.set_version_tag(name, version, key, value)
+    request.context.models.set_version_tag(name, version, key, value)
     return {}
 
 
-def delete_version_tag(ask: Ask) -> dict[str, Any]:
-    (name, version), key = _pair(ask), ask.need("key")
+def delete_version_tag(request: MlflowRequest) -> dict[str, Any]:
+    (name, version), key = _name_and_version(request), request.required_string("key")
     check_key(key, "key")
-    ask.parts.models.delete_version_tag(name, version, key)
+    request.context.models.delete_version_tag(name, version, key)
     return {}
 
 
 def show_model(model: Model) -> dict[str, Any]:
-    shown: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "name": model.name,
-        "creation_timestamp": model.created,
-        "last_updated_timestamp": model.changed,
+        "creation_timestamp": model.created_at,
+        "last_updated_timestamp": model.changed_at,
     }
     if model.description:
-        shown["description"] = model.description
+        fields["description"] = model.description
     latest = [show_version(version) for version in model.latest]
-    names = [{"alias": alias, "version": str(number)} for alias, number in model.aliases.items()]
-    parts = {"latest_versions": latest, "tags": show_pairs(model.tags), "aliases": names}
-    return shown | {name: value for name, value in parts.items() if value}
+    aliases = [{"alias": alias, "version": str(number)} for alias, number in model.aliases.items()]
+    optional = {"latest_versions": latest, "tags": show_pairs(model.tags), "aliases": aliases}
+    return fields | {name: value for name, value in optional.items() if value}
 
 
 def show_version(version: ModelVersion) -> dict[str, Any]:
-    shown: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "name": version.name,
         "version": str(version.version),
-        "creation_timestamp": version.created,
-        "last_updated_timestamp": version.changed,
+        "creation_timestamp": version.created_at,
+        "last_updated_timestamp": version.changed_at,
         "description": version.description,
         "current_stage": version.stage,
         "source": version.source,
@@ -181,13 +213,13 @@ def show_version(version: ModelVersion) -> dict[str, Any]:
         "run_link": version.run_link,
         "status": version.status,
     }
-    more = {
+    optional = {
         "user_id": version.user,
         "status_message": version.message,
         "tags": show_pairs(version.tags),
         "aliases": list(version.aliases),
     }
-    return shown | {name: value for name, value in more.items() if value}
+    return fields | {name: value for name, value in optional.items() if value}
 
 
 def _model(model: Model) -> dict[str, Any]:
@@ -198,31 +230,31 @@ def _version(version: ModelVersion) -> dict[str, Any]:
     return {"model_version": show_version(version)}
 
 
-def _name(ask: Ask) -> str:
-    return check_model_name(ask.need("name"))
+def _name(request: MlflowRequest) -> str:
+    return check_model_name(request.required_string("name"))
 
 
-def _pair(ask: Ask) -> tuple[str, int]:
-    name, version = ask.need("name"), ask.need("version")
+def _name_and_version(request: MlflowRequest) -> tuple[str, int]:
+    name, version = request.required_string("name"), request.required_string("version")
     return check_model_name(name), check_version(version)
 
 
-def _description(ask: Ask) -> str:
-    return check_length("description", ask.text("description"), _LONGEST_DESCRIPTION)
+def _description(request: MlflowRequest) -> str:
+    return check_length("description", request.string("description"), _MAX_DESCRIPTION)
 
 
-def _tags(ask: Ask) -> dict[str, str]:
-    tags = ask.pairs("tags")
+def _tags(request: MlflowRequest) -> dict[str, str]:
+    tags = request.pairs("tags")
     for key, value in tags.items():
         check_model_tag(key, value)
     if tags.get(_PROMPT_TAG, "").lower() == "true":
-        raise NotOffered("this server keeps models and no prompts")
+        raise NotSupported("this server does not store prompts; its registry holds models only")
     return tags
 
 
 _MODELS, _VERSIONS = "/mlflow/registered-models", "/mlflow/model-versions"
 
-TABLE: Table = [
+ROUTES: RouteTable = [
     ("POST", f"{_MODELS}/create", create_model),
     ("GET", f"{_MODELS}/get", get_model),
     ("PATCH", f"{_MODELS}/update", update_model),

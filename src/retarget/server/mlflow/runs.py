@@ -7,7 +7,7 @@ from typing import Any
 
 from retarget.core.errors import Invalid
 from retarget.core.limits import (
-    LONGEST_TAG,
+    MAX_TAG_LENGTH,
     check_batch,
     check_dataset,
     check_length,
@@ -28,20 +28,29 @@ from retarget.core.tracking import (
     RunStatus,
     address_below,
 )
-from retarget.server.mlflow.app import Table
-from retarget.server.mlflow.ask import Ask, double, missing, read_pairs, whole, wrong_type
+from retarget.server.mlflow.app import RouteTable
+from retarget.server.mlflow.request import (
+    MlflowRequest,
+    missing,
+    read_double,
+    read_integer,
+    read_pairs,
+    wrong_type,
+)
 from retarget.server.mlflow.show import show_run, show_run_info
 from retarget.store.experiments import check_active
 from retarget.store.runs import NAME_TAG
 
-_LARGEST_BATCH = 1_000_000  # characters
-_LOGGED_MODELS = "mlflow.log-model.history"
+_MAX_BATCH_CHARACTERS = 1_000_000  # characters
+_LOGGED_MODELS_TAG = "mlflow.log-model.history"
 
 
-def create(ask: Ask) -> dict[str, Any]:
-    experiment = check_active(ask.parts.experiments.get(ask.text("experiment_id") or "0"))
-    tags = {key: check_tag(key, value) for key, value in ask.pairs("tags").items()}
-    name, tagged = ask.text("run_name"), tags.get(NAME_TAG, "")
+def create(request: MlflowRequest) -> dict[str, Any]:
+    experiment = check_active(
+        request.context.experiments.get(request.string("experiment_id") or "0")
+    )
+    tags = {key: check_tag(key, value) for key, value in request.pairs("tags").items()}
+    name, tagged = request.string("run_name"), tags.get(NAME_TAG, "")
     if name and tagged and name != tagged:
         raise Invalid(
             "Both 'run_name' argument and 'mlflow.runName' tag are specified, but with different "
@@ -51,168 +60,172 @@ def create(ask: Ask) -> dict[str, Any]:
     run = Run(
         id=run_id,
         experiment_id=experiment.id,
-        job_id=ask.caller.job_id,
+        job_id=request.principal.job_id,
         name=name or tagged or suggest_name(random.Random(), tries=2),
-        user=ask.text("user_id"),
+        user=request.string("user_id"),
         status=RunStatus.RUNNING,
-        started=ask.whole("start_time", 0),
+        started_at=request.integer("start_time", 0),
         location=address_below(experiment.location, f"{run_id}/artifacts"),
         tags=tags,
     )
-    ask.parts.runs.create(run)
-    return {"run": show_run(ask.parts.runs.get(run_id))}
+    request.context.runs.create(run)
+    return {"run": show_run(request.context.runs.get(run_id))}
 
 
-def get(ask: Ask) -> dict[str, Any]:
-    run_id = _run_id(ask)
-    ask.takes_up(run_id)
-    return {"run": show_run(ask.parts.runs.get(run_id))}
+def get(request: MlflowRequest) -> dict[str, Any]:
+    run_id = _run_id(request)
+    request.move_to_chosen_experiment(run_id)
+    return {"run": show_run(request.context.runs.get(run_id))}
 
 
-def update(ask: Ask) -> dict[str, Any]:
-    run_id = _writable(ask)
+def update(request: MlflowRequest) -> dict[str, Any]:
+    run_id = _writable(request)
     change: dict[str, Any] = {}
-    if ask.body.get("status") is not None:
-        change["status"] = _status(ask.body["status"])
-    if ask.body.get("end_time") is not None:
-        change["ended"] = ask.whole("end_time")
-    if ask.text("run_name"):
-        change["name"] = check_length("run_name", ask.text("run_name"), LONGEST_TAG)
-    return {"run_info": show_run_info(ask.parts.runs.update(run_id, change))}
+    if request.body.get("status") is not None:
+        change["status"] = _status(request.body["status"])
+    if request.body.get("end_time") is not None:
+        change["ended_at"] = request.integer("end_time")
+    if request.string("run_name"):
+        change["name"] = check_length("run_name", request.string("run_name"), MAX_TAG_LENGTH)
+    return {"run_info": show_run_info(request.context.runs.update(run_id, change))}
 
 
-def delete(ask: Ask) -> dict[str, Any]:
-    ask.parts.runs.delete(_writable(ask), now=ask.now)
+def delete(request: MlflowRequest) -> dict[str, Any]:
+    request.context.runs.delete(_writable(request), now=request.now)
     return {}
 
 
-def restore(ask: Ask) -> dict[str, Any]:
-    ask.parts.runs.restore(_writable(ask))
+def restore(request: MlflowRequest) -> dict[str, Any]:
+    request.context.runs.restore(_writable(request))
     return {}
 
 
-def log_metric(ask: Ask) -> dict[str, Any]:
-    run_id = _run_id(ask)
+def log_metric(request: MlflowRequest) -> dict[str, Any]:
+    run_id = _run_id(request)
     for name in ("key", "value", "timestamp"):
-        if ask.body.get(name) in (None, ""):
+        if request.body.get(name) in (None, ""):
             raise missing(name)
-    metric = _metric(ask.body, "")
+    metric = _metric(request.body, "")
     check_metrics([metric], alone=True)
-    _check_writes(ask, run_id)
-    ask.parts.runs.log(run_id, [metric])
+    _check_writes(request, run_id)
+    request.context.runs.log(run_id, [metric])
     return {}
 
 
-def log_param(ask: Ask) -> dict[str, Any]:
-    run_id, key = _run_id(ask), ask.need("key")
-    value = check_param(key, ask.text("value"))
-    _check_writes(ask, run_id)
-    ask.parts.runs.log(run_id, params={key: value})
+def log_param(request: MlflowRequest) -> dict[str, Any]:
+    run_id, key = _run_id(request), request.required_string("key")
+    value = check_param(key, request.string("value"))
+    _check_writes(request, run_id)
+    request.context.runs.log(run_id, params={key: value})
     return {}
 
 
-def set_tag(ask: Ask) -> dict[str, Any]:
-    run_id, key = _run_id(ask), ask.need("key")
-    value = check_tag(key, ask.text("value"))
-    _check_writes(ask, run_id)
-    ask.parts.runs.log(run_id, tags={key: value})
+def set_tag(request: MlflowRequest) -> dict[str, Any]:
+    run_id, key = _run_id(request), request.required_string("key")
+    value = check_tag(key, request.string("value"))
+    _check_writes(request, run_id)
+    request.context.runs.log(run_id, tags={key: value})
     return {}
 
 
-def delete_tag(ask: Ask) -> dict[str, Any]:
-    ask.parts.runs.delete_tag(_writable(ask), ask.need("key"))
+def delete_tag(request: MlflowRequest) -> dict[str, Any]:
+    request.context.runs.delete_tag(_writable(request), request.required_string("key"))
     return {}
 
 
-def log_batch(ask: Ask) -> dict[str, Any]:
-    run_id = check_run_id(ask.need("run_id"))
-    rows, given, words = ask.rows("metrics"), ask.rows("params"), ask.rows("tags")
-    _check_present("metrics", rows, ("key", "value", "timestamp"))
-    _check_present("params", given, ("key",))
-    _check_present("tags", words, ("key",))
-    metrics = [_metric(row, f"metrics[{index}].") for index, row in enumerate(rows)]
+def log_batch(request: MlflowRequest) -> dict[str, Any]:
+    run_id = check_run_id(request.required_string("run_id"))
+    metric_rows, param_rows, tag_rows = (
+        request.rows(name) for name in ("metrics", "params", "tags")
+    )
+    _check_present("metrics", metric_rows, ("key", "value", "timestamp"))
+    _check_present("params", param_rows, ("key",))
+    _check_present("tags", tag_rows, ("key",))
+    metrics = [_metric(row, f"metrics[{index}].") for index, row in enumerate(metric_rows)]
     check_metrics(metrics)
-    pairs = list(enumerate(ask.pairs("params").items()))
+    pairs = list(enumerate(request.pairs("params").items()))
     params = {key: check_param(key, value, f"params[{index}].") for index, (key, value) in pairs}
-    pairs = list(enumerate(ask.pairs("tags").items()))
+    pairs = list(enumerate(request.pairs("tags").items()))
     tags = {key: check_tag(key, value, f"tags[{index}].") for index, (key, value) in pairs}
-    check_batch(rows, given, words)
-    check_unique(row["key"] for row in given)
-    _check_writes(ask, run_id)
-    ask.parts.runs.log(run_id, metrics, params, tags)
+    check_batch(metric_rows, param_rows, tag_rows)
+    check_unique(row["key"] for row in param_rows)
+    _check_writes(request, run_id)
+    request.context.runs.log(run_id, metrics, params, tags)
     return {}
 
 
-def log_inputs(ask: Ask) -> dict[str, Any]:
-    run_id = check_run_id(ask.need("run_id"))
-    given = [_dataset_input(row) for row in ask.rows("datasets")]
-    models = [_link(row) for row in ask.rows("models")]
-    _check_writes(ask, run_id)
-    ask.parts.runs.add_inputs(run_id, given, models)
+def log_inputs(request: MlflowRequest) -> dict[str, Any]:
+    run_id = check_run_id(request.required_string("run_id"))
+    datasets = [_dataset_input(row) for row in request.rows("datasets")]
+    models = [_link(row) for row in request.rows("models")]
+    _check_writes(request, run_id)
+    request.context.runs.add_inputs(run_id, datasets, models)
     return {}
 
 
-def log_outputs(ask: Ask) -> dict[str, Any]:
-    run_id = check_run_id(ask.need("run_id"))
-    if not ask.body.get("models"):
+def log_outputs(request: MlflowRequest) -> dict[str, Any]:
+    run_id = check_run_id(request.required_string("run_id"))
+    if not request.body.get("models"):
         raise missing("models")
-    models = [_link(row) for row in ask.rows("models")]
-    _check_writes(ask, run_id)
-    ask.parts.runs.add_outputs(run_id, models)
+    models = [_link(row) for row in request.rows("models")]
+    _check_writes(request, run_id)
+    request.context.runs.add_outputs(run_id, models)
     return {}
 
 
-def log_model(ask: Ask) -> dict[str, Any]:
-    """Note a model in a tag of its run, as clients before MLflow 3 do."""
-    run_id, text = ask.need("run_id"), ask.need("model_json")
+def log_model(request: MlflowRequest) -> dict[str, Any]:
+    """Record a model in a tag of its run, for clients older than MLflow 3."""
+    run_id, text = request.required_string("run_id"), request.required_string("model_json")
     try:
         model = json.loads(text)
     except (ValueError, RecursionError):
         raise Invalid(f"Malformed model info. \n {text} \n is not a valid JSON.") from None
-    needed = {"artifact_path", "flavors", "utc_time_created", "run_id"}
-    absent = needed - set(model) if isinstance(model, dict) else needed  # pyright: ignore[reportUnknownArgumentType]
+    mandatory = {"artifact_path", "flavors", "utc_time_created", "run_id"}
+    absent = mandatory - set(model) if isinstance(model, dict) else mandatory  # pyright: ignore[reportUnknownArgumentType]
     if absent:
         raise Invalid(f"Model json is missing mandatory fields: {absent}")
-    _check_writes(ask, run_id)
+    _check_writes(request, run_id)
 
-    def join(seen: str | None) -> str:
-        return _newest([*_listed(seen), model])
+    def append(tag: str | None) -> str:
+        return _write_newest([*_read_models(tag), model])
 
-    ask.parts.runs.append_to_tag(run_id, _LOGGED_MODELS, join)
+    request.context.runs.append_to_tag(run_id, _LOGGED_MODELS_TAG, append)
     return {}
 
 
-def _listed(seen: str | None) -> list[Any]:
-    """Return the models in the tag; none if somebody has written something else there."""
+def _read_models(tag: str | None) -> list[Any]:
+    """Return the models in the tag, or none if the tag holds something else."""
     try:
-        found = json.loads(seen or "[]")
+        models = json.loads(tag or "[]")
     except (ValueError, RecursionError):
         return []
-    return found if isinstance(found, list) else []  # pyright: ignore[reportUnknownVariableType]
+    return models if isinstance(models, list) else []  # pyright: ignore[reportUnknownVariableType]
 
 
-def _newest(models: list[Any]) -> str:
-    """Write as many of the newest models as a tag has room for."""
-    while len(text := json.dumps(models)) > LONGEST_TAG and models:
+def _write_newest(models: list[Any]) -> str:
+    """Return as many of the newest models as fit into a tag, as JSON."""
+    while len(text := json.dumps(models)) > MAX_TAG_LENGTH and models:
         models = models[1:]
     if not models:
-        raise Invalid(f"the model info has more than {LONGEST_TAG} characters", field="model_json")
+        raise Invalid(
+            f"the model info has more than {MAX_TAG_LENGTH} characters", field="model_json"
+        )
     return text
 
 
-def _run_id(ask: Ask) -> str:
-    return ask.text("run_uuid") or ask.need("run_id")
+def _run_id(request: MlflowRequest) -> str:
+    return request.string("run_uuid") or request.required_string("run_id")
 
 
-def _writable(ask: Ask) -> str:
-    run_id = _run_id(ask)
-    _check_writes(ask, run_id)
+def _writable(request: MlflowRequest) -> str:
+    run_id = _run_id(request)
+    _check_writes(request, run_id)
     return run_id
 
 
-def _check_writes(ask: Ask, run_id: str) -> None:
-    if ask.caller.job_id is not None:
-        ask.caller.check_writes(ask.parts.runs.owner(run_id), f"run {run_id!r}")
+def _check_writes(request: MlflowRequest, run_id: str) -> None:
+    if request.principal.job_id is not None:
+        request.principal.check_writes(request.context.runs.owner(run_id), f"run {run_id!r}")
 
 
 def _check_present(name: str, rows: list[dict[str, Any]], fields: tuple[str, ...]) -> None:
@@ -223,36 +236,36 @@ def _check_present(name: str, rows: list[dict[str, Any]], fields: tuple[str, ...
                 raise missing(f"{name}[{index}].{field}")
 
 
-def _metric(row: dict[str, Any], where: str) -> Metric:
+def _metric(row: dict[str, Any], prefix: str) -> Metric:
     key, value, timestamp, step = row["key"], row["value"], row["timestamp"], row.get("step", 0)
     if type(key) is not str:
-        raise wrong_type(f"{where}key", key)
-    # nearly all come as what they are: a batch has a thousand of them
+        raise wrong_type(f"{prefix}key", key)
+    # the fast path: nearly all have the right type, and a batch holds a thousand
     if type(value) is not float:
-        value = double(value, f"{where}value")
-    if type(timestamp) is not int or timestamp > _LONG:
-        timestamp = whole(timestamp, f"{where}timestamp")
-    if type(step) is not int or abs(step) > _LONG:
-        step = whole(step or 0, f"{where}step")
+        value = read_double(value, f"{prefix}value")
+    if type(timestamp) is not int or timestamp > _MAX_INT64:
+        timestamp = read_integer(timestamp, f"{prefix}timestamp")
+    if type(step) is not int or abs(step) > _MAX_INT64:
+        step = read_integer(step or 0, f"{prefix}step")
     if "model_id" not in row and "dataset_name" not in row and "dataset_digest" not in row:
         return Metric(key, value, timestamp, step)
-    about = [row.get(name) or None for name in ("model_id", "dataset_name", "dataset_digest")]
-    if not all(value is None or isinstance(value, str) for value in about):
-        raise wrong_type(f"{where}model_id", about)
-    if (about[1] is None) != (about[2] is None):
+    related = [row.get(name) or None for name in ("model_id", "dataset_name", "dataset_digest")]
+    if not all(value is None or isinstance(value, str) for value in related):
+        raise wrong_type(f"{prefix}model_id", related)
+    if (related[1] is None) != (related[2] is None):
         raise Invalid("Both dataset_name and dataset_digest must be provided if one is provided")
-    return Metric(key, value, timestamp, step, *about)
+    return Metric(key, value, timestamp, step, *related)
 
 
-_LONG = (1 << 63) - 1
+_MAX_INT64 = (1 << 63) - 1
 
 
 def _status(value: Any) -> RunStatus:
-    """Read a status, which protobuf lets be the number of one."""
-    numbered = [RunStatus.RUNNING, RunStatus.SCHEDULED, RunStatus.FINISHED]
-    numbered += [RunStatus.FAILED, RunStatus.KILLED]
-    if isinstance(value, int) and 1 <= value <= len(numbered):
-        return numbered[value - 1]
+    """Read a status. Protobuf's JSON allows its name or its number."""
+    by_number = [RunStatus.RUNNING, RunStatus.SCHEDULED, RunStatus.FINISHED]
+    by_number += [RunStatus.FAILED, RunStatus.KILLED]
+    if isinstance(value, int) and 1 <= value <= len(by_number):
+        return by_number[value - 1]
     try:
         return RunStatus(value)
     except ValueError:
@@ -260,32 +273,32 @@ def _status(value: Any) -> RunStatus:
 
 
 def _dataset_input(row: dict[str, Any]) -> DatasetInput:
-    dataset = row.get("dataset")
-    if not isinstance(dataset, dict):
+    value = row.get("dataset")
+    if not isinstance(value, dict):
         raise Invalid("Dataset cannot be None")
-    known: dict[str, Any] = dataset  # pyright: ignore[reportUnknownVariableType]
+    fields: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
     for name in ("name", "digest", "source_type", "source"):
-        if not known.get(name):
+        if not fields.get(name):
             raise missing(name)
     for name in ("name", "digest", "source_type", "source", "schema", "profile"):
-        if not isinstance(known.get(name), str | None):
-            raise wrong_type(name, known[name])
-    values = {name: known.get(name) for name in ("name", "digest", "source_type", "source")}
-    values |= {"schema_": known.get("schema"), "profile": known.get("profile")}
-    read = Dataset.model_validate(values)
+        if not isinstance(fields.get(name), str | None):
+            raise wrong_type(name, fields[name])
+    values = {name: fields.get(name) for name in ("name", "digest", "source_type", "source")}
+    values |= {"schema_": fields.get("schema"), "profile": fields.get("profile")}
+    dataset = Dataset.model_validate(values)
     tags = read_pairs(row.get("tags"), "tags")
-    check_dataset(read, tags)
-    return DatasetInput(dataset=read, tags=tags)
+    check_dataset(dataset, tags)
+    return DatasetInput(dataset=dataset, tags=tags)
 
 
 def _link(row: dict[str, Any]) -> ModelLink:
     model_id = row.get("model_id")
     if not isinstance(model_id, str) or not model_id:
         raise missing("model_id")
-    return ModelLink(model_id=model_id, step=whole(row.get("step") or 0, "step"))
+    return ModelLink(model_id=model_id, step=read_integer(row.get("step") or 0, "step"))
 
 
-TABLE: Table = [
+ROUTES: RouteTable = [
     ("POST", "/mlflow/runs/create", create),
     ("GET", "/mlflow/runs/get", get),
     ("POST", "/mlflow/runs/update", update),

@@ -1,9 +1,9 @@
-"""Experiments and runs as MLflow's clients read them."""
+"""Experiments and runs in the format of MLflow's API."""
 
 from typing import Any
 
 from retarget.core.tracking import DatasetInput, Experiment, Metric, ModelLink, Run
-from retarget.server.mlflow.ask import show_double, show_pairs
+from retarget.server.mlflow.request import show_double, show_pairs
 
 
 def show_experiment(experiment: Experiment) -> dict[str, Any]:
@@ -12,8 +12,8 @@ def show_experiment(experiment: Experiment) -> dict[str, Any]:
         "name": experiment.name,
         "artifact_location": experiment.location,
         "lifecycle_stage": experiment.stage,
-        "last_update_time": experiment.changed,
-        "creation_time": experiment.created,
+        "last_update_time": experiment.changed_at,
+        "creation_time": experiment.created_at,
         "tags": show_pairs(experiment.tags),
     }
 
@@ -27,7 +27,7 @@ def show_run(run: Run) -> dict[str, Any]:
             "tags": show_pairs(run.tags),
         },
         "inputs": {
-            "dataset_inputs": [_dataset(given) for given in run.datasets],
+            "dataset_inputs": [_dataset(dataset_input) for dataset_input in run.datasets],
             "model_inputs": [{"model_id": link.model_id} for link in run.models_in],
         },
         "outputs": {"model_outputs": [_model(link) for link in run.models_out]},
@@ -42,34 +42,34 @@ def show_run_info(run: Run) -> dict[str, Any]:
         "experiment_id": run.experiment_id,
         "user_id": run.user,
         "status": run.status,
-        "start_time": run.started,
+        "start_time": run.started_at,
         "artifact_uri": run.location,
         "lifecycle_stage": run.stage,
     }
-    if run.ended is not None:
-        info["end_time"] = run.ended
+    if run.ended_at is not None:
+        info["end_time"] = run.ended_at
     return info
 
 
 def show_metric(metric: Metric) -> dict[str, Any]:
-    shown = {
+    fields = {
         "key": metric.key,
         "value": show_double(metric.value),
-        "timestamp": metric.timestamp,
+        "timestamp": metric.logged_at,
         "step": metric.step,
     }
     for name in ("model_id", "dataset_name", "dataset_digest"):
         value = getattr(metric, name)
         if value is not None:
-            shown[name] = value
-    return shown
+            fields[name] = value
+    return fields
 
 
-def _dataset(given: DatasetInput) -> dict[str, Any]:
-    dataset = given.dataset.model_dump(exclude_none=True)
+def _dataset(dataset_input: DatasetInput) -> dict[str, Any]:
+    dataset = dataset_input.dataset.model_dump(exclude_none=True)
     if "schema_" in dataset:
         dataset["schema"] = dataset.pop("schema_")
-    return {"dataset": dataset, "tags": show_pairs(given.tags)}
+    return {"dataset": dataset, "tags": show_pairs(dataset_input.tags)}
 
 
 def _model(link: ModelLink) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""MLflow's API: artifacts that come in parts.
+"""MLflow's API: multipart uploads of artifacts.
 
-A client is given an address for each part. It sends the parts there without its token, so each
-address carries a proof, good for that part alone.
+A client receives a URL for each part. It sends the parts without its token, so each URL carries a
+proof that is valid for that part only.
 """
 
 import hashlib
@@ -15,44 +15,46 @@ from starlette.routing import BaseRoute, Route
 
 from retarget.blobs.uploads import Upload
 from retarget.core.errors import Forbidden, Invalid, NotFound
-from retarget.server.mlflow.app import Table
-from retarget.server.mlflow.ask import Ask, missing, whole
-from retarget.server.mlflow.tree import check_writes, clean, fill, join
+from retarget.server.mlflow.app import RouteTable
+from retarget.server.mlflow.request import MlflowRequest, missing, read_integer
+from retarget.server.mlflow.tree import check_writes, join, normalize, write_chunks
 from retarget.server.state import State
 
-_MOST = 10_000  # parts of a file, as S3 has it
+_MAX_PARTS = 10_000  # per file, as in S3
 
 
-def create(ask: Ask) -> dict[str, Any]:
-    path = _path(ask)
-    number = ask.whole("num_parts", 1) or 0
-    if not 1 <= number <= _MOST:
-        raise Invalid(f"num_parts must be between 1 and {_MOST}, got {number}", field="num_parts")
-    upload = ask.parts.uploads.create(path, number)
-    shown = [_credential(ask, upload, each) for each in range(1, number + 1)]
-    return {"upload_id": upload.id, "credentials": shown}
+def create(request: MlflowRequest) -> dict[str, Any]:
+    path = _path(request)
+    number = request.integer("num_parts", 1) or 0
+    if not 1 <= number <= _MAX_PARTS:
+        raise Invalid(
+            f"num_parts must be between 1 and {_MAX_PARTS}, got {number}", field="num_parts"
+        )
+    upload = request.context.uploads.create(path, number)
+    credentials = [_credential(request, upload, part) for part in range(1, number + 1)]
+    return {"upload_id": upload.id, "credentials": credentials}
 
 
-def complete(ask: Ask) -> dict[str, Any]:
-    """Make the parts one file. Asked again, because the answer was lost, it is done already."""
-    path, digests, parts = _path(ask), _digests(ask), ask.parts
-    with parts.uploads.turn(ask.need("upload_id")):
-        upload = _upload(ask, path)
+def complete(request: MlflowRequest) -> dict[str, Any]:
+    """Join the parts to one file. Repeating a completed request succeeds without effect."""
+    path, digests, context = _path(request), _digests(request), request.context
+    with context.uploads.lock(request.required_string("upload_id")):
+        upload = _upload(request, path)
         if not upload.done:
-            size, digest = parts.uploads.join(upload, digests, parts.blobs)
-            parts.artifacts.put(path, size, digest)
-            parts.uploads.finish(upload)
+            size, digest = context.uploads.join(upload, digests, context.blobs)
+            context.artifacts.put(path, size, digest)
+            context.uploads.finish(upload)
     return {}
 
 
-def abort(ask: Ask) -> dict[str, Any]:
-    path = _path(ask)
-    with ask.parts.uploads.turn(ask.need("upload_id")):
-        ask.parts.uploads.remove(_upload(ask, path).id)
+def abort(request: MlflowRequest) -> dict[str, Any]:
+    path = _path(request)
+    with request.context.uploads.lock(request.required_string("upload_id")):
+        request.context.uploads.remove(_upload(request, path).id)
     return {}
 
 
-TABLE: Table = [
+ROUTES: RouteTable = [
     ("POST", "/mlflow-artifacts/mpu/create/{path:path}", create),
     ("POST", "/mlflow-artifacts/mpu/complete/{path:path}", complete),
     ("POST", "/mlflow-artifacts/mpu/abort/{path:path}", abort),
@@ -60,19 +62,19 @@ TABLE: Table = [
 
 
 def routes(state: State) -> list[BaseRoute]:
-    """Return the route that takes the parts in."""
-    uploads = state.parts.uploads
+    """Return the route that receives the parts."""
+    uploads = state.context.uploads
 
     async def put_part(request: Request) -> Response:
         upload_id, text = request.path_params["upload_id"], request.path_params["number"]
-        proof = _proof(state.parts.secret, upload_id, text)
-        given = request.query_params.get("proof", "")
-        if not hmac.compare_digest(given.encode("utf-8", "replace"), proof.encode()):
-            raise Forbidden("that is not an address this server gave out for a part")
+        proof = _proof(state.context.secret, upload_id, text)
+        sent_proof = request.query_params.get("proof", "")
+        if not hmac.compare_digest(sent_proof.encode("utf-8", "replace"), proof.encode()):
+            raise Forbidden("this server did not issue that upload URL")
         number = int(text)
         upload = await run_sync(uploads.find, upload_id)
         with uploads.writing(upload, number) as part:
-            await fill(part, request.stream())
+            await write_chunks(part, request.stream())
             digest = await run_sync(part.keep)
         return Response(headers={"ETag": f'"{digest}"'})
 
@@ -80,44 +82,44 @@ def routes(state: State) -> list[BaseRoute]:
     return [Route(address, put_part, methods=["PUT"])]
 
 
-def _path(ask: Ask) -> str:
-    """Return the path the file will have: the client names a folder, and its own file."""
-    folder, file = clean(ask.path["path"]), ask.need("path")
-    name = clean(file.replace("\\", "/").rpartition("/")[2])
+def _path(request: MlflowRequest) -> str:
+    """Return the path of the file: the folder in the URL, and the name of the client's file."""
+    folder, file = normalize(request.path_params["path"]), request.required_string("path")
+    name = normalize(file.replace("\\", "/").rpartition("/")[2])
     if not name:
         raise Invalid("Invalid path", field="path")
-    check_writes(ask.parts, ask.caller, folder)
+    check_writes(request.context, request.principal, folder)
     return join(folder, name)
 
 
-def _credential(ask: Ask, upload: Upload, number: int) -> dict[str, Any]:
-    proof = _proof(ask.parts.secret, upload.id, str(number))
-    place = f"/api/2.0/mlflow-artifacts/mpu/part/{upload.id}/{number}?proof={proof}"
-    return {"url": ask.base + place, "part_number": number, "headers": {}}
+def _credential(request: MlflowRequest, upload: Upload, number: int) -> dict[str, Any]:
+    proof = _proof(request.context.secret, upload.id, str(number))
+    path = f"/api/2.0/mlflow-artifacts/mpu/part/{upload.id}/{number}?proof={proof}"
+    return {"url": request.base_url + path, "part_number": number, "headers": {}}
 
 
 def _proof(secret: bytes, upload_id: str, number: str) -> str:
-    what = f"part:{upload_id}:{number}".encode("utf-8", "replace")
-    return hmac.new(secret, what, hashlib.sha256).hexdigest()
+    message = f"part:{upload_id}:{number}".encode("utf-8", "replace")
+    return hmac.new(secret, message, hashlib.sha256).hexdigest()
 
 
-def _upload(ask: Ask, path: str) -> Upload:
-    upload = ask.parts.uploads.find(ask.need("upload_id"))
+def _upload(request: MlflowRequest, path: str) -> Upload:
+    upload = request.context.uploads.find(request.required_string("upload_id"))
     if upload.path != path:
-        raise NotFound(f"upload {upload.id} is not of {path!r}")
+        raise NotFound(f"upload {upload.id} is not an upload of {path!r}")
     return upload
 
 
-def _digests(ask: Ask) -> list[str]:
-    """Return the digests of the parts, in the order of their numbers: their ETags."""
-    if not ask.rows("parts"):
+def _digests(request: MlflowRequest) -> list[str]:
+    """Return the digests of the parts, which are their ETags, in the order of their numbers."""
+    if not request.rows("parts"):
         raise missing("parts")
-    found: dict[int, str] = {}
-    for row in ask.rows("parts"):
-        number, etag = whole(row.get("part_number"), "part_number"), row.get("etag")
-        if number in found or not isinstance(etag, str):
-            raise Invalid(f"part {number} is named twice, or without its ETag", field="parts")
-        found[number] = etag.strip('"')
-    if sorted(found) != list(range(1, len(found) + 1)):
-        raise Invalid("the parts must be numbered from 1, and none may be missing", field="parts")
-    return [found[number] for number in sorted(found)]
+    digests: dict[int, str] = {}
+    for row in request.rows("parts"):
+        number, etag = read_integer(row.get("part_number"), "part_number"), row.get("etag")
+        if number in digests or not isinstance(etag, str):
+            raise Invalid(f"part {number} is listed twice or has no ETag", field="parts")
+        digests[number] = etag.strip('"')
+    if sorted(digests) != list(range(1, len(digests) + 1)):
+        raise Invalid("the parts must be numbered from 1 without gaps", field="parts")
+    return [digests[number] for number in sorted(digests)]

@@ -1,1 +1,1 @@
-"""The routes, one module a noun."""
+"""The routes of the HTTP API, one module per noun."""

@@ -1,38 +1,50 @@
-"""/api/attempts: the runners' door. Each opens with that attempt's own token only."""
+"""/api/attempts: what runners report. Each request is proven by the runner: see server/proofs."""
 
+import json
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Literal
+from typing import Annotated
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from retarget.control.parts import Parts
-from retarget.control.report import by_our_clock, present, take_events
+from retarget.blobs.streams import Mark
+from retarget.control.context import Context
+from retarget.control.job_secrets import take_secrets
+from retarget.control.report import clock_shift, current_attempt, take_events, to_server_clock
 from retarget.control.track import ARTIFACTS_TOP, keep_files, take_lines
-from retarget.core.errors import Forbidden, Invalid
+from retarget.core.errors import Forbidden, Invalid, NotFound
 from retarget.core.jobs import Job, Output
+from retarget.core.kept import WORKDIR
 from retarget.core.snapshots import decode
-from retarget.server.auth import PartsDep, RunnerKey
-from retarget.server.bodies import BoundedRoute
-from retarget.server.frames import Body, take_outputs
+from retarget.core.tokens import runner_key
+from retarget.runner.sealing import seal
+from retarget.server.auth import ContextDep, RunnerKey
+from retarget.server.frames import FrameReader, take_outputs
+from retarget.server.request_bodies import BoundedRoute
 from retarget.server.routes.blobs import BINARY_BODY, BYTES, Digests
+from retarget.server.stream import is_output
 from retarget.server.views import Problem
 
-OVER = {410: {"model": Problem, "description": "The attempt is over"}}
+ATTEMPT_OVER = {410: {"model": Problem, "description": "The attempt is over"}}
 router = APIRouter(
-    route_class=BoundedRoute, prefix="/api/attempts/{key}", tags=["runners"], responses={**OVER}
+    route_class=BoundedRoute,
+    prefix="/api/attempts/{key}",
+    tags=["runners"],
+    responses={**ATTEMPT_OVER},
 )
 
-_TOGETHER = 500  # files that are written down in one transaction
-_TOPS = ("outputs", "logs", ARTIFACTS_TOP)
+_FILES_PER_TRANSACTION = 500
+_MARK = r"[0-9]{1,18}@[0-9]{1,10}(\.[0-9]{1,6})?"
+_MARKS = rf"^({_MARK}(,{_MARK})*)?$"
+_TOP_FOLDERS = ("outputs", "logs", WORKDIR, ARTIFACTS_TOP)
 
 
 class RunnerEvent(BaseModel):
-    """Something that happened; which other fields there are depends on its kind."""
+    """Something that happened to an attempt. The kind decides which other fields exist."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
@@ -48,36 +60,56 @@ class RunnerEvent(BaseModel):
 class Events(BaseModel):
     events: list[RunnerEvent]
     node: Annotated[int, Field(ge=0, lt=2**31, strict=True)] = 0
-    # when it was sent, by the clock of the runner
+    # when the report was sent, by the clock of the runner
     now: Annotated[float, Field(ge=0, lt=1e11, strict=True)] | None = None
 
 
-class Taken(BaseModel):
-    confirmed: int
-    order: Literal["cancel"] | None
+class ReportAnswer(BaseModel):
+    events_acked: int
+    cancel: bool
+
+
+class PartQuery(BaseModel):
+    """Where bytes belong in a stream, and its sizes over time."""
+
+    offset: Annotated[int, Query(ge=0)]
+    times: Annotated[str, Query(pattern=_MARKS)] = ""
+    now: Annotated[float, Query(ge=0, lt=1e11)] | None = None
 
 
 class Size(BaseModel):
     size: int
 
 
-class TakenLines(BaseModel):
+class SealedSecrets(BaseModel):
+    """The values by name, as JSON that is encrypted under a key derived from the runner's key."""
+
+    count: int
+    sealed: str
+
+
+class TrackAnswer(BaseModel):
     size: int
     refused: list[str]
 
 
-class Kept(BaseModel):
+class OutputsAnswer(BaseModel):
     kept: int
     refused: list[str]
 
 
+@router.get("/proof", status_code=204)
+def show_proof(key: RunnerKey) -> None:
+    """Answer with nothing but a proof: with this, a runner begins each connection."""
+
+
 @router.post("/events")
-def report_events(key: RunnerKey, body: Events, parts: PartsDep) -> Taken:
-    """Take in what happened, in order; what was confirmed before is passed over."""
-    told = [event.model_dump() for event in body.events]
-    events = by_our_clock(told, sent=body.now, now=parts.now())
-    confirmed, stop = take_events(parts, key, events, body.node)
-    return Taken(confirmed=confirmed, order="cancel" if stop else None)
+def report_events(key: RunnerKey, body: Events, context: ContextDep) -> ReportAnswer:
+    """Record events of a runner, in order. Events that were acknowledged before are skipped."""
+    reported = [event.model_dump() for event in body.events]
+    events = to_server_clock(reported, sent=body.now, now=context.now())
+    events_acked, cancel = take_events(context, key, events, body.node)
+    return ReportAnswer(events_acked=events_acked, cancel=cancel)
 
 
 @router.put("/streams/{stream:any}", openapi_extra=BINARY_BODY)
@@ -85,12 +117,19 @@ async def append_stream(
     key: RunnerKey,
     stream: str,
     request: Request,
-    parts: PartsDep,
-    offset: Annotated[int, Query(ge=0)],
+    context: ContextDep,
+    query: Annotated[PartQuery, Query()],
 ) -> Size:
-    """Take in bytes at an offset, and tell how many there are: the sender goes on from there."""
+    """Append bytes to a stream at an offset. Return its size: the sender continues there.
+
+    `times` has its sizes over time, and `now` is when they were sent, both by the clock of
+    the runner: `120@1763456400.250,240@1763456401.000`.
+    """
     content = await request.body()
-    return Size(size=await run_sync(_append, parts, key, stream, offset, content))
+    shift = clock_shift(sent=query.now, now=context.now())
+    marks = [(size, at + shift) for size, at in _parse_marks(query.times)]
+    part = query.offset, content, marks
+    return Size(size=await run_sync(_append, context, key, stream, part))
 
 
 @router.put("/track/{name}", openapi_extra=BINARY_BODY)
@@ -98,80 +137,116 @@ async def take_track(
     key: RunnerKey,
     name: str,
     request: Request,
-    parts: PartsDep,
+    context: ContextDep,
     offset: Annotated[int, Query(ge=0)],
-) -> TakenLines:
-    """Take in lines that a script has logged, and tell how far, and what cannot be kept."""
+) -> TrackAnswer:
+    """Store lines that a script logged. The answer is the stored size, and what was refused."""
     content = await request.body()
-    size, refused = await run_sync(take_lines, parts, key, name, offset, content)
-    return TakenLines(size=size, refused=refused)
+    size, refused = await run_sync(take_lines, context, key, name, offset, content)
+    return TrackAnswer(size=size, refused=refused)
 
 
 @router.post("/outputs", openapi_extra=BINARY_BODY)
 async def keep_outputs(
     key: RunnerKey,
     request: Request,
-    parts: PartsDep,
+    context: ContextDep,
     node: Annotated[int, Query(ge=0, lt=2**31)] = 0,
-) -> Kept:
-    """Take in files, artifacts too: frames of 4 bytes length, JSON {path, size}, content."""
-    job, attempt = await run_sync(present, parts, key)
-    kept, refused, held = 0, list[str](), list[Output]()
-    async for file in take_outputs(parts.blobs, Body(request.stream()), _checked):
-        held.append(Output.model_validate(file))
-        kept += 1
-        if len(held) == _TOGETHER:
-            refused += await run_sync(keep_files, parts, job, attempt, held, node)
-            held = []
-    refused += await run_sync(keep_files, parts, job, attempt, held, node)
-    return Kept(kept=kept - len(refused), refused=refused)
+) -> OutputsAnswer:
+    """Store outputs and artifacts: frames of a 4-byte length, JSON {path, size} and the content."""
+    job, attempt = await run_sync(current_attempt, context, key)
+    batch = context.blobs.batch()
+
+    def keep(files: list[Output]) -> list[str]:
+        batch.commit()  # before anything refers to them
+        return keep_files(context, job, attempt, files, node)
+
+    refused: list[str] = []
+    try:
+        frames = take_outputs(context.blobs, batch, FrameReader(request.stream()), _check_path)
+        # only once the body has ended is it proven: nothing is recorded before
+        files = [Output.model_validate(file) async for file in frames]
+        for start in range(0, len(files), _FILES_PER_TRANSACTION):
+            part = files[start : start + _FILES_PER_TRANSACTION]
+            refused += await run_sync(keep, part)
+    finally:
+        batch.discard()
+    return OutputsAnswer(kept=len(files) - len(refused), refused=refused)
 
 
 @router.get("/blobs/{digest}", response_class=FileResponse, responses={200: BYTES})
-def fetch_blob(key: RunnerKey, digest: str, parts: PartsDep) -> FileResponse:
-    """Give out a part of this job's own code, or of what its image is built from."""
-    job, _ = present(parts, key)
-    _check_own(parts, job, {digest})
-    return FileResponse(parts.blobs.path(digest), media_type="application/octet-stream")
+def fetch_blob(key: RunnerKey, digest: str, context: ContextDep) -> FileResponse:
+    """Download one blob of this job's code, or of its image build context."""
+    job, _ = current_attempt(context, key)
+    [path] = _code_paths(context, job, [digest])
+    return FileResponse(path, media_type="application/octet-stream")
 
 
 @router.post("/blobs", response_class=StreamingResponse, responses={200: BYTES})
-def fetch_blobs(key: RunnerKey, asked: Digests, parts: PartsDep) -> StreamingResponse:
-    """Give out many parts of this job's own code, as frames."""
-    job, _ = present(parts, key)
-    _check_own(parts, job, set(asked.digests))
-    paths = [parts.blobs.path(digest) for digest in asked.digests]  # all there, or none is sent
+def fetch_blobs(key: RunnerKey, query: Digests, context: ContextDep) -> StreamingResponse:
+    """Download many blobs of this job's code, as frames."""
+    job, _ = current_attempt(context, key)
+    paths = _code_paths(context, job, query.digests)  # raises before anything is sent
     return StreamingResponse(_frames(paths), media_type="application/octet-stream")
 
 
-def _append(parts: Parts, key: str, stream: str, offset: int, content: bytes) -> int:
-    job, attempt = present(parts, key)
-    size = parts.streams.append(key, stream, offset, content)
-    if attempt.output is None and (stream == "output" or stream.startswith("rank-")):
-        parts.jobs.change_attempt(key, {"output": parts.now()})
-    parts.notify(job.id)
+@router.post("/secrets")
+def fetch_secrets(key: RunnerKey, context: ContextDep, response: Response) -> SealedSecrets:
+    """Return the values of this attempt's secrets. Later calls return the same values."""
+    response.headers["Cache-Control"] = "no-store"
+    values = take_secrets(context, key)
+    sealed = seal(runner_key(context.secret, key), json.dumps(values).encode())
+    return SealedSecrets(count=len(values), sealed=sealed)
+
+
+def _parse_marks(times: str) -> list[Mark]:
+    pairs = [mark.split("@") for mark in times.split(",") if mark]
+    return [(int(size), float(at)) for size, at in pairs]
+
+
+def _append(context: Context, key: str, stream: str, part: tuple[int, bytes, list[Mark]]) -> int:
+    job, attempt = current_attempt(context, key)
+    size = context.streams.append(key, stream, *part)
+    if attempt.first_output_at is None and is_output(stream):
+        context.jobs.change_attempt(key, {"first_output_at": context.now()})
+    context.notify(job.id)
     return size
 
 
-def _checked(path: str) -> str:
-    parts = PurePosixPath(path).parts
-    if len(parts) < 2 or parts[0] not in _TOPS or ".." in parts or "\0" in path:
-        raise Invalid(f"path: {path[:200]!r} is not below {', '.join(_TOPS)}", field="path")
+def _check_path(path: str) -> str:
+    names = PurePosixPath(path).parts
+    if len(names) < 2 or names[0] not in _TOP_FOLDERS or ".." in names or "\0" in path:
+        raise Invalid(f"path: {path[:200]!r} is not below {', '.join(_TOP_FOLDERS)}", field="path")
     return str(PurePosixPath(path))
 
 
-def _check_own(parts: Parts, job: Job, digests: set[str]) -> None:
-    roots = {job.spec.snapshot, job.spec.environment.context} - {None}
-    own = set(roots)
-    for root in roots if not digests <= own else ():
-        own |= _digests_in(parts.blobs.path(str(root)))
-    if not digests <= own:
-        raise Forbidden("that blob is not a part of this job's code")
+def _code_paths(context: Context, job: Job, digests: list[str]) -> list[Path]:
+    """Return the paths of blobs of the job's code. Damaged ones are set aside, and not found."""
+    try:
+        sizes = _code_sizes(context, job, set(digests))
+        if not sizes.keys() >= set(digests):
+            raise Forbidden("that blob is not part of this job's code")
+        return [context.blobs.checked_path(digest, sizes[digest]) for digest in digests]
+    except NotFound:
+        context.snapshots.clear_marks()  # so that the next submit checks every file
+        raise NotFound(
+            "a file of the code was lost or damaged on the server's disk; "
+            "submit the job again to send it again"
+        ) from None
 
 
-@lru_cache(maxsize=4)  # a folder is asked for part by part, and reading its list takes a while
-def _digests_in(manifest: Path) -> frozenset[str]:
-    return frozenset(decode(manifest.read_bytes()).digests())
+def _code_sizes(context: Context, job: Job, digests: set[str]) -> dict[str, int | None]:
+    """Return the sizes of the blobs of a job's code, at least of `digests`. None: not known."""
+    manifests = {job.spec.snapshot, job.spec.environment.context} - {None}
+    sizes: dict[str, int | None] = dict.fromkeys(map(str, manifests))
+    for manifest in list(sizes) if not digests <= sizes.keys() else ():
+        sizes |= _sizes_in(context.blobs.path(manifest))
+    return sizes
+
+
+@lru_cache(maxsize=4)  # blobs are requested in batches, and decoding a manifest is slow
+def _sizes_in(manifest: Path) -> dict[str, int]:
+    return decode(manifest.read_bytes()).sizes()
 
 
 def _frames(paths: list[Path]) -> Iterator[bytes]:

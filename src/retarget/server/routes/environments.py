@@ -1,5 +1,6 @@
-"""/api/environments: definitions, their names, and where they are built."""
+"""/api/environments: definitions, their names and versions, and the targets that built them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -8,13 +9,12 @@ from pydantic import BaseModel
 from retarget.control import environments
 from retarget.control.submit import check_context
 from retarget.core.environments import Environment
-from retarget.core.errors import Invalid
-from retarget.core.names import check_name
-from retarget.server.auth import PartsDep
-from retarget.server.bodies import BoundedRoute
-from retarget.server.links import OF_ENVIRONMENT, OF_ENVIRONMENTS
+from retarget.core.locks import Lock
+from retarget.server.auth import ContextDep
+from retarget.server.openapi_links import ENVIRONMENT_LINKS, ENVIRONMENTS_LINKS
+from retarget.server.request_bodies import BoundedRoute
 from retarget.server.views import Built, EnvironmentView
-from retarget.store.environments import Known
+from retarget.store.environments import StoredEnvironment
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/environments", tags=["environments"])
 
@@ -23,41 +23,63 @@ class Removed(BaseModel):
     removed: list[str]
 
 
-@router.get("", responses={200: OF_ENVIRONMENTS})
-def list_environments(parts: PartsDep) -> list[EnvironmentView]:
-    built = environments.built(parts)
-    return [_view(known, built) for known in parts.environments.list()]
+@router.get("", responses={200: ENVIRONMENTS_LINKS})
+def list_environments(context: ContextDep) -> list[EnvironmentView]:
+    """List all environments: every version of every name, then those without a name."""
+    built = environments.built(context)
+    return [_view(known, built) for known in context.environments.list()]
 
 
 @router.get("/{environment}")
-def show_environment(environment: str, parts: PartsDep) -> EnvironmentView:
-    """Show one, by its name, its digest, or eight or more digits of that."""
-    return _view(parts.environments.find(environment), environments.built(parts))
+def show_environment(environment: str, context: ContextDep) -> EnvironmentView:
+    """Show an environment: `torch` or `torch@latest` is the newest version, `torch:3` the third.
+
+    It can also be named by its digest; the first 8 digits are enough.
+    """
+    known = context.environments.find(environment)
+    return _view(known, environments.built(context), context.locks.of(known.digest))
 
 
-@router.put("/{environment}", responses={200: OF_ENVIRONMENT})
-def name_environment(environment: str, definition: Environment, parts: PartsDep) -> EnvironmentView:
-    """Register a definition under a name."""
-    check_name(environment)
-    if definition.kind == "user":
-        raise Invalid("kind: an environment with an image or packages has a name", field="kind")
-    check_context(parts, definition)
-    parts.environments.name(environment, definition, parts.now())
-    return _view(parts.environments.find(environment), environments.built(parts))
+@router.put("/{environment}", responses={200: ENVIRONMENT_LINKS})
+def name_environment(
+    environment: str, definition: Environment, context: ContextDep
+) -> EnvironmentView:
+    """Register a definition under a name. A changed definition becomes a new version."""
+    check_context(context, definition)
+    known = environments.register(context, environment, definition)
+    return _view(known, environments.built(context))
+
+
+@router.get("/{environment}/versions")
+def list_environment_versions(environment: str, context: ContextDep) -> list[EnvironmentView]:
+    """List the versions of a name with their locks, the newest first."""
+    built = environments.built(context)
+    versions = context.environments.versions(environment)
+    return [_view(known, built, context.locks.of(known.digest)) for known in versions]
+
+
+@router.post("/{environment}/update", status_code=201, responses={201: ENVIRONMENT_LINKS})
+def update_environment(environment: str, context: ContextDep) -> EnvironmentView:
+    """Add a version with the same definition. Its first build resolves the versions again."""
+    return _view(environments.update(context, environment), environments.built(context))
 
 
 @router.delete("/{environment}")
-def remove_environment(environment: str, parts: PartsDep) -> Removed:
-    """Remove a definition with its names, and what targets have built of it.
+def remove_environment(environment: str, context: ContextDep) -> Removed:
+    """Remove an environment, and what targets built of it.
 
-    Given one of several names, only that name is removed.
+    A name stands for all its versions, `torch:3` for one. A definition that another name or
+    version also has stays.
     """
-    return Removed(removed=environments.remove(parts, environment))
+    return Removed(removed=environments.remove(context, environment))
 
 
-def _view(known: Known, built: dict[str, list[dict[str, Any]]]) -> EnvironmentView:
-    plain = {"kind", "python", "image", "dockerfile", "context"}
-    definition = known.environment.model_dump(include=plain)
+def _view(
+    known: StoredEnvironment, built: dict[str, list[dict[str, Any]]], locks: Sequence[Lock] = ()
+) -> EnvironmentView:
+    fields = {"kind", "python", "image", "dockerfile", "context"}
+    fields |= {"version", "resolution", "conda_from_pypi"}
+    definition = known.environment.model_dump(include=fields)
     return EnvironmentView(
         **definition,
         channels=list(known.environment.channels),
@@ -65,6 +87,7 @@ def _view(known: Known, built: dict[str, list[dict[str, Any]]]) -> EnvironmentVi
         pip=list(known.environment.pip),
         name=known.name,
         digest=known.digest,
-        created=known.created,
-        built=[Built.model_validate(each) for each in built.get(known.digest, [])],
+        created_at=known.created_at,
+        built=[Built.model_validate(build) for build in built.get(known.digest, [])],
+        locks=list(locks),
     )

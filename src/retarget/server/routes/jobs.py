@@ -1,6 +1,7 @@
-"""/api/jobs: submit, list, follow, order."""
+"""/api/jobs: submit, list, follow, cancel, rerun and delete jobs."""
 
 import time
+from collections.abc import Sequence
 from typing import Annotated
 
 from anyio.to_thread import run_sync
@@ -8,45 +9,59 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import FileResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from retarget.control import orders, submit
-from retarget.control.left import find_left, left
-from retarget.control.parts import Parts
+from retarget.control import jobs, submit
+from retarget.control.context import Context
+from retarget.control.hints import hint_of
+from retarget.control.kept import kept_of
+from retarget.control.locks import lock_of
+from retarget.control.outputs import find_file, list_files
 from retarget.core.errors import Invalid, NotFound
-from retarget.core.jobs import Amount, Attempt, Job, JobSpec, Move, Name, Output
-from retarget.core.states import JobState
+from retarget.core.events import Noun, of_job
+from retarget.core.job_queries import parse_logged
+from retarget.core.jobs import Amount, Attempt, Job, JobSpec, Output
+from retarget.core.reruns import Changes
 from retarget.server import stream as streams
-from retarget.server.auth import PartsDep, StateDep
-from retarget.server.bodies import BoundedRoute
-from retarget.server.links import OF_JOB, OF_JOBS, OF_NEW_JOB, OF_OUTPUTS, OF_STREAMS
+from retarget.server.auth import ContextDep, StateDep
+from retarget.server.openapi_links import (
+    JOB_LINKS,
+    JOBS_LINKS,
+    NEW_JOB_LINKS,
+    OUTPUTS_LINKS,
+    STREAMS_LINKS,
+)
+from retarget.server.request_bodies import BoundedRoute
 from retarget.server.routes.blobs import BYTES
-from retarget.server.views import JobView, Plan, StreamView, Why, view_of
+from retarget.server.routes.job_lists import JobListQuery, find_jobs
+from retarget.server.views import (
+    JobView,
+    LogTime,
+    Plan,
+    StreamView,
+    TransitionView,
+    Why,
+    job_view,
+    transition_view,
+)
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/jobs", tags=["jobs"])
 
 
-class Rerun(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    target: Name | None = None
-    name: Name | None = None
-
-
 class Batch(BaseModel):
-    """Jobs to be queued together, or not at all."""
+    """Jobs that are queued together, or not at all."""
 
     model_config = ConfigDict(extra="forbid")
 
     jobs: Annotated[list[JobSpec], Field(min_length=1, max_length=1000)]
 
 
-class Waiting(BaseModel):
+class WaitRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     jobs: Annotated[list[str], Field(max_length=1000)]
     timeout: Annotated[Amount, Field(ge=0, le=30)] = 0.0
 
 
-class Waited(BaseModel):
+class WaitAnswer(BaseModel):
     """Jobs, and whether all of them have ended."""
 
     jobs: list[JobView]
@@ -54,7 +69,7 @@ class Waited(BaseModel):
 
 
 class LogQuery(BaseModel):
-    """Which bytes of a job's log are wanted."""
+    """Which bytes of a job's log to read."""
 
     stream: str | None = None
     attempt: Annotated[int, Query(ge=1)] | None = None
@@ -62,204 +77,251 @@ class LogQuery(BaseModel):
     follow: bool = False
 
 
-@router.post("", status_code=201, responses={201: OF_NEW_JOB})
-def submit_job(spec: JobSpec, parts: PartsDep) -> JobView:
-    """Queue a job. One that could never run is refused, with the sentence why."""
-    return view_of(submit.submit(parts, spec))
+class StreamQuery(BaseModel):
+    """Which stream of a job's log to look at."""
+
+    stream: str = "output"
+    attempt: Annotated[int, Query(ge=1)] | None = None
+
+
+@router.post("", status_code=201, responses={201: NEW_JOB_LINKS})
+def submit_job(spec: JobSpec, context: ContextDep) -> JobView:
+    """Queue a job. A job that could never run is refused, with the reason."""
+    return job_view(submit.submit(context, spec))
 
 
 @router.post("/batch", status_code=201)
-def submit_jobs(batch: Batch, parts: PartsDep) -> list[JobView]:
-    """Queue many jobs. If one could never run, none is queued; the sentence says which and why."""
-    return [view_of(job) for job in submit.submit_all(parts, batch.jobs)]
+def submit_jobs(batch: Batch, context: ContextDep) -> list[JobView]:
+    """Queue many jobs. If one could never run, none is queued; the error names it and says why."""
+    return [job_view(job) for job in submit.submit_all(context, batch.jobs)]
 
 
 @router.post("/wait")
-async def wait_for_jobs(wanted: Waiting, state: StateDep) -> Waited:
-    """Show many jobs, given by their ids, once all have ended or the time is over.
+async def wait_for_jobs(body: WaitRequest, state: StateDep) -> WaitAnswer:
+    """Show many jobs by id, once all of them have ended or the timeout has passed.
 
-    A job that is deleted meanwhile, or is not there at all, is left out of the answer.
+    The response excludes jobs that do not exist or are deleted meanwhile.
     """
-    deadline = time.monotonic() + wanted.timeout
-    found = await run_sync(state.parts.jobs.states, wanted.jobs)
-    while left := [job for job in wanted.jobs if job in found and not found[job].is_final]:
-        pause = deadline - time.monotonic()
-        if pause <= 0 or state.signals.closed:
-            break
-        with state.signals.listening(left[-1]) as listener:
-            now = await run_sync(state.parts.jobs.states, left)
-            if now == {job: found[job] for job in left}:
-                await listener.wait(min(pause, 1.0))
-                now = await run_sync(state.parts.jobs.states, left)
-        found = {job: found[job] for job in found if job not in left} | now
-    jobs = await run_sync(state.parts.jobs.read_all, wanted.jobs)
-    return Waited(jobs=[view_of(job) for job in jobs], done=not left)
+    unfinished = await run_sync(_unfinished, state.context, body.jobs)
+    deadline = time.monotonic() + body.timeout
+    while unfinished and deadline > time.monotonic() and not state.bus.closed:
+        # all of them must end: it does not matter which one is waited for
+        await _wait_until_final(state, unfinished[-1], deadline)
+        unfinished = await run_sync(_unfinished, state.context, unfinished)
+    jobs = await run_sync(state.context.jobs.read_all, body.jobs)
+    views = await run_sync(_views, state.context, jobs)
+    return WaitAnswer(jobs=views, done=not unfinished)
 
 
 @router.post("/plan")
-def plan_job(spec: JobSpec, parts: PartsDep) -> Plan:
-    """Tell what submitting this would do, and do nothing."""
-    return Plan(**submit.plan(parts, spec))
+def plan_job(spec: JobSpec, context: ContextDep) -> Plan:
+    """Return what submitting this job would do, without submitting it."""
+    return Plan(**submit.plan(context, spec))
 
 
-@router.get("", responses={200: OF_JOBS})
-def list_jobs(  # noqa: PLR0913 - each is a filter of the query
-    parts: PartsDep,
-    state: Annotated[list[JobState] | None, Query()] = None,
-    target: str | None = None,
-    experiment: str | None = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    before: str | None = None,
-) -> list[JobView]:
-    """List jobs, newest first. `before` takes the id of the last one seen."""
-    found = parts.jobs.list(
-        states=state or (), target=target, experiment=experiment, limit=limit, before=before
-    )
-    return [view_of(job) for job in found]
+@router.get("", responses={200: JOBS_LINKS})
+def list_jobs(context: ContextDep, query: Annotated[JobListQuery, Query()]) -> list[JobView]:
+    """List jobs, newest first, or in the order of `sort`.
+
+    To page through the newest jobs, pass the id of the last job as `before`; to page through
+    others, pass `offset`.
+    """
+    keys = [parse_logged(title) for title in query.logged]
+    page = find_jobs(context, query)
+    if not keys:
+        return _views(context, page)
+    logged = context.searches.logged([job.id for job in page], keys)
+    return [job_view(job, hint_of(context, job), logged=logged.get(job.id, {})) for job in page]
 
 
-@router.get("/{job}", responses={200: OF_JOB})
+@router.get("/{job}", responses={200: JOB_LINKS})
 async def show_job(
     job: str,
     state: StateDep,
     wait: Annotated[float, Query(ge=0, le=30)] = 0.0,
     version: int | None = None,
 ) -> JobView:
-    """Show a job; with `wait` and `version`, as soon as it is no longer at that version."""
-    parts = state.parts
-    found = await run_sync(parts.jobs.find, job)
+    """Show a job. With `wait` and `version`, wait up to `wait` seconds for another version."""
+    context = state.context
+    current = await run_sync(context.jobs.find, job)
     deadline = time.monotonic() + wait
-    with state.signals.listening(found.id) as listener:
-        while found.version == version and not state.signals.closed:
-            left = deadline - time.monotonic()
-            if left <= 0:
+    with state.bus.subscribe(of_job(current.id, Noun.JOB)) as subscription:
+        while current.version == version and not state.bus.closed:
+            current = await run_sync(context.jobs.read, current.id)
+            remaining = deadline - time.monotonic()
+            if current.version != version or remaining <= 0:
                 break
-            listener.rearm()
-            found = await run_sync(parts.jobs.read, found.id)
-            if found.version == version:
-                await listener.wait(min(left, 1.0))
-                found = await run_sync(parts.jobs.read, found.id)
-    return view_of(found, await run_sync(parts.jobs.attempts, found.id))
+            await subscription.wait(remaining)
+    attempts = await run_sync(context.jobs.attempts, current.id)
+    hint = await run_sync(hint_of, context, current)
+    view = job_view(current, hint, attempts, await run_sync(lock_of, context, attempts))
+    return view.model_copy(update={"kept": await run_sync(kept_of, context, current)})
 
 
 @router.get("/{job}/history")
-def show_history(job: str, parts: PartsDep) -> list[Move]:
-    return parts.jobs.history(parts.jobs.find(job).id)
+def show_history(job: str, context: ContextDep) -> list[TransitionView]:
+    """List the state transitions of a job, oldest first."""
+    transitions = context.jobs.history(context.jobs.find(job).id)
+    return [transition_view(transition) for transition in transitions]
 
 
 @router.get("/{job}/why")
-def explain_job(job: str, parts: PartsDep) -> Why:
-    """Say why a job is where it is."""
-    return Why(**orders.why(parts, parts.jobs.find(job)))
+def explain_job(job: str, context: ContextDep) -> Why:
+    """Explain why a job is in its current state."""
+    return Why(**jobs.why(context, context.jobs.find(job)))
 
 
-@router.post("/{job}/cancel", status_code=202, responses={202: OF_NEW_JOB})
-def cancel_job(job: str, parts: PartsDep) -> JobView:
-    return view_of(orders.cancel(parts, job))
+@router.post("/{job}/cancel", status_code=202, responses={202: NEW_JOB_LINKS})
+def cancel_job(job: str, context: ContextDep) -> JobView:
+    """Cancel a job. It ends once its processes have stopped."""
+    return job_view(jobs.cancel(context, job))
 
 
-@router.post("/{job}/rerun", status_code=201, responses={201: OF_NEW_JOB})
-def rerun_job(job: str, wanted: Rerun, parts: PartsDep) -> JobView:
-    """Submit the same again, word for word, perhaps elsewhere."""
-    again = submit.rerun(parts, parts.jobs.find(job), target=wanted.target, name=wanted.name)
-    return view_of(again)
+@router.post("/{job}/rerun", status_code=201, responses={201: NEW_JOB_LINKS})
+def rerun_job(job: str, body: Changes, context: ContextDep) -> JobView:
+    """Submit a job again. The fields of the body change the new job; the others stay the same."""
+    return job_view(submit.rerun(context, context.jobs.find(job), body))
 
 
 @router.delete("/{job}", status_code=204)
-def delete_job(job: str, parts: PartsDep) -> Response:
-    orders.delete(parts, job)
+def delete_job(job: str, context: ContextDep) -> Response:
+    """Delete a job that has ended, with its logs, outputs and artifacts."""
+    jobs.delete(context, job)
     return Response(status_code=204)
 
 
-@router.get("/{job}/streams", responses={200: OF_STREAMS})
+@router.get("/{job}/streams", responses={200: STREAMS_LINKS})
 def list_streams(
-    job: str, parts: PartsDep, attempt: Annotated[int | None, Query(ge=1)] = None
+    job: str, context: ContextDep, attempt: Annotated[int | None, Query(ge=1)] = None
 ) -> list[StreamView]:
-    """List the streams of the present attempt, or of the one asked for."""
-    found = _attempt(parts, parts.jobs.find(job), attempt)
-    if found is None:
+    """List the log streams of an attempt, by default of the latest one."""
+    chosen = _find_attempt(context, context.jobs.find(job), attempt)
+    if chosen is None:
         return []
-    names = parts.streams.names(found.key)
-    return [StreamView(stream=name, size=parts.streams.size(found.key, name)) for name in names]
+    names = context.streams.names(chosen.key)
+    return [StreamView(stream=name, size=context.streams.size(chosen.key, name)) for name in names]
+
+
+@router.get("/{job}/log-times", responses={200: STREAMS_LINKS})
+def list_log_times(
+    job: str, context: ContextDep, query: Annotated[StreamQuery, Query()]
+) -> list[LogTime]:
+    """List the sizes of a stream over time. Bytes of the log before a size are at least that old.
+
+    The last entry is the present size: the script has exited by then, or it is now.
+    """
+    subject = context.jobs.find(job)
+    attempt = _find_attempt(context, subject, query.attempt)
+    if attempt is None:
+        return []
+    _check_stream(context, subject, attempt, LogQuery(stream=query.stream))
+    size = context.streams.size(attempt.key, query.stream)
+    marks = context.streams.marks(attempt.key, query.stream)
+    end = _end_of(attempt, query.stream) or context.now()
+    return [LogTime(size=mark, at=at) for mark, at in streams.with_end(marks, size, end)]
 
 
 @router.get("/{job}/logs", response_class=StreamingResponse, responses={200: BYTES})
 async def read_logs(
     job: str, state: StateDep, query: Annotated[LogQuery, Query()]
 ) -> StreamingResponse:
-    """Read a log as raw bytes. With `follow`, until no more can come.
+    """Read a log as raw bytes. With `follow`, the response ends when no more can arrive.
 
-    Without `stream`: the output of the script; of a job with several processes, the lines of all
-    ranks, each with its rank before it.
+    Without `stream`, read the output of the script. If the job has several processes, these are
+    the lines of all ranks, each prefixed with its rank.
     """
-    parts, signals = state.parts, state.signals
-    found = await run_sync(parts.jobs.find, job)
-    attempt = await _existing(state, found, query)
+    context, bus = state.context, state.bus
+    subject = await run_sync(context.jobs.find, job)
+    attempt = await _wait_for_attempt(state, subject, query)
     if attempt is None:
         return StreamingResponse(iter([b""]), media_type="application/octet-stream")
     if query.stream is not None:
-        await run_sync(_check_stream, parts, found, attempt, query)
-    merged = query.stream is None and found.spec.nodes * found.spec.processes_per_node > 1
+        await run_sync(_check_stream, context, subject, attempt, query)
+    merged = query.stream is None and subject.spec.nodes * subject.spec.processes_per_node > 1
     if merged and query.offset:
-        raise Invalid("offset: name a stream to read from an offset", field="offset")
+        raise Invalid("offset: reading from an offset needs a stream", field="offset")
     if merged and query.follow:
-        chunks = streams.follow_ranks(parts, signals, attempt)
+        chunks = streams.follow_ranks(context, bus, attempt)
     elif merged:
-        chunks = streams.read_ranks(parts, attempt)
+        chunks = streams.read_ranks(context, attempt)
     elif query.follow:
         name = query.stream or "output"
-        chunks = streams.follow_stream(parts, signals, attempt, name, query.offset)
+        chunks = streams.follow_stream(context, bus, attempt, name, query.offset)
     else:
-        chunks = streams.read_stream(parts, attempt, query.stream or "output", query.offset)
+        chunks = streams.read_stream(context, attempt, query.stream or "output", query.offset)
     headers = {"Retarget-Attempt": str(attempt.number)}
     return StreamingResponse(chunks, media_type="application/octet-stream", headers=headers)
 
 
-@router.get("/{job}/outputs", responses={200: OF_OUTPUTS})
-def list_outputs(job: str, parts: PartsDep) -> list[Output]:
-    """List the files a job has left so far: in outputs/ and logs/, and as artifacts of its run."""
-    return left(parts, parts.jobs.find(job))
+@router.get("/{job}/outputs", responses={200: OUTPUTS_LINKS})
+def list_outputs(job: str, context: ContextDep) -> list[Output]:
+    """List the files of a job: its outputs/ and logs/, and the artifacts of its run."""
+    return list_files(context, context.jobs.find(job))
 
 
 @router.get("/{job}/outputs/{path:any}", response_class=FileResponse, responses={200: BYTES})
-def read_output(job: str, path: str, parts: PartsDep) -> FileResponse:
-    output = find_left(parts, parts.jobs.find(job), path)
-    return FileResponse(parts.blobs.path(output.digest), media_type="application/octet-stream")
+def read_output(job: str, path: str, context: ContextDep) -> FileResponse:
+    """Download a file of a job."""
+    output = find_file(context, context.jobs.find(job), path)
+    return FileResponse(context.blobs.path(output.digest), media_type="application/octet-stream")
 
 
-def _check_stream(parts: Parts, job: Job, attempt: Attempt, query: LogQuery) -> None:
-    """Raise unless there is, or may come to be, such a stream."""
-    ranks = range(job.spec.nodes * job.spec.processes_per_node)
-    usual = {"prepare", *(["output"] if len(ranks) == 1 else [f"rank-{rank}" for rank in ranks])}
-    parts.streams.path(attempt.key, str(query.stream))
-    there = {*parts.streams.names(attempt.key), *usual}
-    may_come = query.follow and attempt.ended is None and str(query.stream).startswith("logs/")
-    if query.stream not in there and not may_come:
-        names = ", ".join(sorted(there))
+def _unfinished(context: Context, ids: list[str]) -> list[str]:
+    states = context.jobs.states(ids)
+    return [job_id for job_id in ids if job_id in states and not states[job_id].is_final]
+
+
+async def _wait_until_final(state: StateDep, job_id: str, deadline: float) -> None:
+    """Return once a job is final or deleted, or at the deadline."""
+    with state.bus.subscribe(of_job(job_id, Noun.JOB)) as subscription:
+        while await run_sync(_unfinished, state.context, [job_id]) and not state.bus.closed:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return
+            await subscription.wait(remaining)
+
+
+def _views(context: Context, page: Sequence[Job]) -> list[JobView]:
+    return [job_view(job, hint_of(context, job)) for job in page]
+
+
+def _check_stream(context: Context, job: Job, attempt: Attempt, query: LogQuery) -> None:
+    """Raise NotFound unless the stream exists or may still be created."""
+    context.streams.path(attempt.key, str(query.stream))
+    known = {*context.streams.names(attempt.key), *streams.standard_streams(job.spec)}
+    may_appear = query.follow and attempt.ended_at is None and str(query.stream).startswith("logs/")
+    if query.stream not in known and not may_appear:
+        names = ", ".join(sorted(known))
         raise NotFound(f"job {job.name!r} has no stream {query.stream!r}; it has {names}")
 
 
-async def _existing(state: StateDep, job: Job, query: LogQuery) -> Attempt | None:
-    """Return the attempt asked for; a follower waits for the first one of a queued job."""
-    parts = state.parts
-    attempt = await run_sync(_attempt, parts, job, query.attempt)
-    with state.signals.listening(job.id) as listener:
-        while attempt is None and query.follow and not state.signals.closed:
-            listener.rearm()
-            job = await run_sync(parts.jobs.read, job.id)
-            attempt = await run_sync(_attempt, parts, job, query.attempt)
+def _end_of(attempt: Attempt, stream: str) -> float | None:
+    """Return when the last byte of a stream was written, if no more can come."""
+    if stream == "prepare":
+        return attempt.started_at or attempt.ended_at
+    return attempt.exited_at or attempt.ended_at
+
+
+async def _wait_for_attempt(state: StateDep, job: Job, query: LogQuery) -> Attempt | None:
+    """Return the requested attempt. With `follow`, wait for the first attempt of a queued job."""
+    context = state.context
+    attempt = await run_sync(_find_attempt, context, job, query.attempt)
+    with state.bus.subscribe(of_job(job.id, Noun.JOB)) as subscription:
+        while attempt is None and query.follow and not state.bus.closed:
+            job = await run_sync(context.jobs.read, job.id)
+            attempt = await run_sync(_find_attempt, context, job, query.attempt)
             if attempt is None and job.state.is_final:
                 return None
             if attempt is None:
-                await listener.wait()
+                await subscription.wait()
     return attempt
 
 
-def _attempt(parts: Parts, job: Job, number: int | None) -> Attempt | None:
-    attempts = parts.jobs.attempts(job.id)
+def _find_attempt(context: Context, job: Job, number: int | None) -> Attempt | None:
+    attempts = context.jobs.attempts(job.id)
     if number is None:
         return attempts[-1] if attempts else None
     for attempt in attempts:
         if attempt.number == number:
             return attempt
-    raise NotFound(f"job {job.name!r} has no attempt {number}; it has had {len(attempts)}")
+    raise NotFound(f"job {job.name!r} has no attempt {number}; it has {len(attempts)}")

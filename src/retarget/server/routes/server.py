@@ -1,15 +1,15 @@
 """/api/server: the server itself."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, BackgroundTasks, Query
 from pydantic import BaseModel
 
 from retarget import __version__
-from retarget.control import orders
+from retarget.control import jobs
 from retarget.server.auth import StateDep
-from retarget.server.bodies import BoundedRoute
-from retarget.server.views import ServerView
+from retarget.server.request_bodies import BoundedRoute
+from retarget.server.views import LivingServer, ServerView, to_unicode
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/server", tags=["server"])
 
@@ -18,37 +18,46 @@ class Stopping(BaseModel):
     status: Literal["stopping"] = "stopping"
 
 
-class Collected(BaseModel):
+class Pruned(BaseModel):
     blobs: int
     bytes: int
 
 
 @router.get("")
 def show_server(state: StateDep) -> ServerView:
-    counts = state.parts.jobs.counts()
+    """Show the version and address of the server, the number of jobs per state, and the other
+    servers of its database.
+    """
+    counts = state.context.jobs.counts()
     return ServerView(
+        id=state.context.leases.server.id,
         version=__version__,
         pid=state.pid,
         url=state.url,
-        home=str(state.home.root),
-        started=state.started,
-        jobs={str(job_state): number for job_state, number in counts.items()},
+        home=to_unicode(str(state.home.root)),
+        started_at=state.started_at,
+        jobs={str(job_state): count for job_state, count in counts.items()},
+        servers=[_living_server(row) for row in state.context.leases.servers()],
+    )
+
+
+def _living_server(row: dict[str, Any]) -> LivingServer:
+    return LivingServer.model_validate(
+        {name: row[name] for name in LivingServer.model_fields} | {"host": row["host_name"]}
     )
 
 
 @router.post("/stop", status_code=202)
-def stop_server(state: StateDep, later: BackgroundTasks) -> Stopping:
-    """Stop the server. Jobs go on, and the next server takes them up."""
-    later.add_task(state.stop)
+def stop_server(state: StateDep, background: BackgroundTasks) -> Stopping:
+    """Stop the server. Running jobs continue; the next server takes them over."""
+    background.add_task(state.stop)
     return Stopping()
 
 
-@router.post("/collect")
-def collect_blobs(
-    state: StateDep, keep: Annotated[float, Query(ge=0, le=1e9)] = 3600.0
-) -> Collected:
-    """Remove blobs that nothing refers to, sparing those asked for in the last `keep` seconds."""
-    parts = state.parts
-    before = parts.now() - keep
-    count, volume = parts.snapshots.collect(orders.wanted_blobs(parts), before=before)
-    return Collected(blobs=count, bytes=volume)
+@router.post("/prune")
+def prune_blobs(state: StateDep, keep: Annotated[float, Query(ge=0, le=1e9)] = 3600.0) -> Pruned:
+    """Remove blobs that nothing refers to, except those requested in the last `keep` seconds."""
+    context = state.context
+    before = context.now() - keep
+    count, volume = context.snapshots.prune(jobs.referenced_blobs(context), before=before)
+    return Pruned(blobs=count, bytes=volume)

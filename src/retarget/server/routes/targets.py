@@ -1,4 +1,4 @@
-"""/api/targets: places to run."""
+"""/api/targets: register, show, change, check and remove targets."""
 
 from typing import Any
 
@@ -7,17 +7,17 @@ from pydantic import BaseModel
 
 from retarget import drivers
 from retarget.control import submit, targets
-from retarget.control.parts import Parts
+from retarget.control.context import Context
 from retarget.control.secrets import hide
 from retarget.core.errors import Invalid
 from retarget.core.jobs import Attempt, Job
 from retarget.core.states import JobState
 from retarget.core.targets import Target
 from retarget.core.values import Value
-from retarget.server.auth import PartsDep
-from retarget.server.bodies import BoundedRoute
-from retarget.server.links import OF_TARGETS
-from retarget.server.views import KindView, TargetView, Used
+from retarget.server.auth import ContextDep
+from retarget.server.openapi_links import TARGETS_LINKS
+from retarget.server.request_bodies import BoundedRoute
+from retarget.server.views import KindView, TargetView, Used, to_unicode
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/targets", tags=["targets"])
 
@@ -38,56 +38,64 @@ class Detached(BaseModel):
     failed: list[str]
 
 
-@router.get("", responses={200: OF_TARGETS})
-def list_targets(parts: PartsDep) -> list[TargetView]:
-    return [_view(parts, target) for target in parts.targets.list()]
+@router.get("", responses={200: TARGETS_LINKS})
+def list_targets(context: ContextDep) -> list[TargetView]:
+    """List all targets."""
+    return [_view(context, target) for target in context.targets.list()]
 
 
 @router.post("", status_code=201)
-def attach_target(new: NewTarget, parts: PartsDep) -> TargetView:
-    """Keep a new target, once it has answered; if it does not, nothing has changed."""
+def attach_target(new: NewTarget, context: ContextDep) -> TargetView:
+    """Register a target. The server connects to it first; if that fails, nothing is registered."""
     if new.name == "kinds":
-        raise Invalid("name: 'kinds' is an address of this API; choose another", field="name")
-    return _view(parts, targets.attach(parts, Target(**new.model_dump())))
+        raise Invalid("name: 'kinds' is reserved; choose another name", field="name")
+    return _view(context, targets.attach(context, Target(**new.model_dump())))
 
 
 @router.get("/kinds")
 def list_kinds() -> list[KindView]:
-    """List the kinds of compute this server knows, each with the form of its configuration."""
-    return [_kind(kind) for kind in drivers.kinds()]
+    """List the kinds of targets that this server supports, each with the schema of its settings."""
+    return [_kind_view(kind) for kind in drivers.kinds()]
 
 
 @router.get("/{name}")
-def show_target(name: str, parts: PartsDep) -> TargetView:
-    return _view(parts, parts.targets.find(name))
+def show_target(name: str, context: ContextDep) -> TargetView:
+    """Show a target with its inventory and the number of its jobs."""
+    return _view(context, context.targets.find(name))
 
 
 @router.patch("/{name}")
-def update_target(name: str, change: TargetChange, parts: PartsDep) -> TargetView:
-    """Change settings, if the target answers with them; those that are not given stay."""
-    return _view(parts, targets.update(parts, name, change.config, change.tags))
+def update_target(name: str, change: TargetChange, context: ContextDep) -> TargetView:
+    """Change settings and tags. The server connects to the target with the new settings first.
+
+    Settings that the request does not name keep their values.
+    """
+    return _view(context, targets.update(context, name, change.config, change.tags))
 
 
 @router.delete("/{name}")
-def detach_target(name: str, parts: PartsDep, force: bool = False) -> Detached:
-    """Have a target no longer. Refused while it has jobs; with `force` these fail."""
-    return Detached(failed=[job.name for job in targets.detach(parts, name, force=force)])
+def detach_target(name: str, context: ContextDep, force: bool = False) -> Detached:
+    """Remove a target. Refused while it has jobs, unless `force` is set: then its jobs fail."""
+    return Detached(failed=[job.name for job in targets.detach(context, name, force=force)])
 
 
 @router.post("/{name}/check")
-def check_target(name: str, parts: PartsDep) -> TargetView:
-    """Ask a target about itself now."""
-    submit.check(parts, parts.targets.find(name))
-    return _view(parts, parts.targets.find(name))
+def check_target(name: str, context: ContextDep) -> TargetView:
+    """Ask a target now what it has, and update its inventory.
+
+    A connection that is open is used; otherwise the server logs in. A login that no longer works is
+    noticed only then.
+    """
+    submit.check(context, context.targets.find(name))
+    return _view(context, context.targets.find(name))
 
 
-def _view(parts: Parts, target: Target) -> TargetView:
-    live = [pair for pair in parts.jobs.live() if pair[1].target == target.name]
-    queued = parts.jobs.counts(target.name)[JobState.QUEUED]
+def _view(context: Context, target: Target) -> TargetView:
+    live = [pair for pair in context.jobs.live() if pair[1].target == target.name]
+    queued = context.jobs.counts(target.name)[JobState.QUEUED]
     return TargetView(
-        **target.model_dump(exclude={"facts", "config"}),
-        config=hide(target.config),
-        facts=target.facts,
+        **target.model_dump(exclude={"config"}),
+        config=to_unicode(hide(target.config)),
         jobs={"running": len(live), "queued": queued},
         used=_used(live),
     )
@@ -102,14 +110,14 @@ def _used(live: list[tuple[Job, Attempt]]) -> Used:
     )
 
 
-def _kind(kind: str) -> KindView:
+def _kind_view(kind: str) -> KindView:
     try:
         driver = drivers.load(kind)
-    except Invalid as missing:
-        return KindView(kind=kind, description="", config_schema=None, missing=str(missing))
+    except Invalid as error:
+        return KindView(kind=kind, description="", config_schema=None, missing=str(error))
     return KindView(
         kind=kind,
-        description=(drivers.about(kind)),
+        description=(drivers.describe(kind)),
         config_schema=driver.Config.model_json_schema(),
         missing=None,
     )

@@ -1,47 +1,47 @@
-"""/api/jobs/…/tracking, /api/experiments: what jobs logged, and what groups them."""
+"""/api/jobs/…/tracking and /api/experiments: what jobs logged, and experiments."""
 
-import math
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field, PlainSerializer
+from pydantic import BaseModel, Field
 
-from retarget.control.parts import Parts
+from retarget.control.context import Context
 from retarget.core.errors import NotFound
+from retarget.core.filters import Search
+from retarget.core.job_queries import parse_run_sort
 from retarget.core.jobs import Job
 from retarget.core.states import JobState
-from retarget.core.tracking import Metric, Run, RunStatus
-from retarget.server.auth import PartsDep
-from retarget.server.bodies import BoundedRoute
-from retarget.server.links import OF_EXPERIMENTS, OF_TRACKING
+from retarget.core.tracking import ACTIVE, Metric, Run, RunStatus
+from retarget.server.auth import ContextDep
+from retarget.server.openapi_links import EXPERIMENTS_LINKS, TRACKING_LINKS
+from retarget.server.request_bodies import BoundedRoute
+from retarget.server.views import Number, Timestamp
 from retarget.store.overview import ExperimentSummary, RunOwner
+from retarget.store.run_search import Scope
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api", tags=["tracking"])
 
-_SHOWN = 5  # names in a sentence
+_MAX_NAMED_METRICS = 5  # in an error message
 
 
-def _in_json(value: float) -> float | str:
-    """Return a number as JSON can have it."""
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return value
-
-
-Number = Annotated[
-    float,
-    PlainSerializer(_in_json, return_type=float | Literal["NaN", "Infinity", "-Infinity"]),
-    Field(description="A number; the three that JSON lacks are text"),
+Points = Annotated[
+    int, Query(ge=1, le=10_000, description="The maximum number of points; more are sampled evenly")
 ]
-Points = Annotated[int, Query(ge=1, le=10_000, description="At most so many, evenly taken")]
+
+Sort = Annotated[
+    str | None,
+    Query(
+        max_length=1000,
+        description="`metrics.KEY`, `params.KEY`, `tags.KEY` or a field; with `-` in front or "
+        "`desc` behind it in descending order",
+    ),
+]
 
 
 class PointView(BaseModel):
     step: int
-    timestamp: float
+    timestamp: Timestamp
     value: Number
 
 
@@ -55,20 +55,24 @@ class TrackingView(BaseModel):
     run_id: str
     experiment: str
     status: RunStatus = Field(
-        description="The run's own, as its client tells; the job's state is another thing"
+        description="The status that the MLflow client set; independent of the job's state"
     )
     metrics: list[MetricView]
     params: dict[str, str]
     tags: dict[str, str]
-    models: list[str] = Field(description="The names of the models it has logged, newest first")
+    models: list[str] = Field(
+        description="The names of the models that the job logged, newest first"
+    )
 
 
 class SeriesView(BaseModel):
     """A metric over its steps."""
 
     key: str
-    total: int = Field(description="How many points there are; fewer may be shown")
-    min: Number | None = Field(description="Of all points; null if none is a number")
+    total: int = Field(description="The number of points logged; `points` may hold fewer")
+    min: Number | None = Field(
+        description="The minimum of all points; null if no value is a number"
+    )
     max: Number | None
     points: list[PointView]
 
@@ -79,18 +83,22 @@ class ExperimentView(BaseModel):
     stage: Literal["active", "deleted"]
     jobs: int
     runs: int
-    changed: float = Field(description="When something in it began or ended last")
+    changed_at: Timestamp = Field(
+        description="When the experiment was changed, or one of its runs started or ended"
+    )
     tags: dict[str, str]
 
 
 class RunView(BaseModel):
     run_id: str
     name: str
-    job: str | None = Field(description="The job that made it")
-    state: JobState | None = Field(description="Of that job, where the run is the job's own")
+    job: str | None = Field(description="The name of the job that created the run")
+    state: JobState | None = Field(
+        description="The state of that job, if this is the job's own run"
+    )
     status: RunStatus
-    started: float | None
-    ended: float | None
+    started_at: Timestamp | None
+    ended_at: Timestamp | None
     metrics: list[MetricView]
     params: dict[str, str]
 
@@ -99,16 +107,16 @@ class ExperimentRuns(ExperimentView):
     newest: list[RunView]
 
 
-@router.get("/jobs/{job}/tracking", responses={200: OF_TRACKING})
-def show_tracking(job: str, parts: PartsDep) -> TrackingView:
-    """Show what a job has logged: the latest point of each metric, params, tags."""
-    run = parts.runs.get(parts.jobs.find(job).id)
-    models = [model.name for model in parts.logged_models.made_by(run.id)]
+@router.get("/jobs/{job}/tracking", responses={200: TRACKING_LINKS})
+def show_tracking(job: str, context: ContextDep) -> TrackingView:
+    """Show what a job logged: the latest point of each metric, params and tags."""
+    run = context.runs.get(context.jobs.find(job).id)
+    models = [model.name for model in context.logged_models.made_by(run.id)]
     return TrackingView(
         run_id=run.id,
-        experiment=parts.experiments.get(run.experiment_id).name,
+        experiment=context.experiments.get(run.experiment_id).name,
         status=run.status,
-        metrics=_metrics(run),
+        metrics=_metric_views(run),
         params=run.params,
         tags=run.tags,
         models=models,
@@ -116,72 +124,84 @@ def show_tracking(job: str, parts: PartsDep) -> TrackingView:
 
 
 @router.get("/jobs/{job}/metrics/{key:any}")
-def show_metric(job: str, key: str, parts: PartsDep, points: Points = 1000) -> SeriesView:
-    """Show a metric by step, the first and the last point always among those shown."""
-    found = parts.jobs.find(job)
-    spread = parts.overview.spread(found.id, key)
+def show_metric(job: str, key: str, context: ContextDep, points: Points = 1000) -> SeriesView:
+    """Show a metric by step. The points always include the first and the last one."""
+    owner = context.jobs.find(job)
+    spread = context.overview.metric_range(owner.id, key)
     if not spread.count:
-        raise _no_metric(parts, found, key)
-    sampled = parts.metrics.sampled(found.id, key, most=points)
+        raise _no_metric(context, owner, key)
+    sampled = context.metrics.sample(owner.id, key, max_points=points)
     return SeriesView(
         key=key,
         total=spread.count,
-        min=spread.least,
-        max=spread.most,
-        points=[PointView(**_point(each)) for each in sampled],
+        min=spread.minimum,
+        max=spread.maximum,
+        points=[PointView(**_point_fields(point)) for point in sampled],
     )
 
 
-@router.get("/experiments", responses={200: OF_EXPERIMENTS})
-def list_experiments(parts: PartsDep) -> list[ExperimentView]:
-    """List experiments, deleted ones too; those where something happened last come first."""
-    return [ExperimentView(**_summary(each)) for each in parts.overview.experiments()]
+@router.get("/experiments", responses={200: EXPERIMENTS_LINKS})
+def list_experiments(context: ContextDep) -> list[ExperimentView]:
+    """List all experiments, including deleted ones, the most recently changed first."""
+    summaries = context.overview.experiments()
+    return [ExperimentView(**_summary_fields(summary)) for summary in summaries]
 
 
 @router.get("/experiments/{name:any}")
 def show_experiment(
-    name: str, parts: PartsDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+    name: str,
+    context: ContextDep,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    sort: Sort = None,
 ) -> ExperimentRuns:
-    """Show an experiment and its newest runs."""
-    found = parts.overview.experiment(name)
-    owners = parts.overview.runs(found.id, limit=limit)
-    runs = {run.id: run for run in parts.runs.load([each.run_id for each in owners])}
-    newest = [_run(runs[each.run_id], each) for each in owners if each.run_id in runs]
-    return ExperimentRuns(**_summary(found), newest=newest)
+    """Show an experiment and its runs: the newest, or the first in the order of `sort`."""
+    order = None if sort is None else parse_run_sort(sort)
+    summary = context.overview.experiment(name)
+    if order is None:
+        owners = context.overview.runs(summary.id, limit=limit)
+    else:
+        search = Search(orders=(order,), limit=limit)
+        ids = context.searches.runs(search, Scope([int(summary.id)], [ACTIVE]))[:limit]
+        owners = context.overview.owners(ids)
+    runs = {run.id: run for run in context.runs.load([owner.run_id for owner in owners])}
+    newest = [_run_view(runs[owner.run_id], owner) for owner in owners if owner.run_id in runs]
+    return ExperimentRuns(**_summary_fields(summary), newest=newest)
 
 
-def _metrics(run: Run) -> list[MetricView]:
-    return [MetricView(key=each.key, **_point(each)) for each in run.metrics]
+def _metric_views(run: Run) -> list[MetricView]:
+    return [MetricView(key=metric.key, **_point_fields(metric)) for metric in run.metrics]
 
 
-def _point(metric: Metric) -> dict[str, Any]:
+def _point_fields(metric: Metric) -> dict[str, Any]:
     return {
         "step": metric.step,
-        "timestamp": metric.timestamp / 1000,
+        "timestamp": metric.logged_at / 1000,
         "value": metric.value,
     }
 
 
-def _no_metric(parts: Parts, job: Job, key: str) -> NotFound:
-    known = [each.key for each in parts.runs.get(job.id).metrics]
-    names = ", ".join(known[:_SHOWN]) + (", …" if len(known) > _SHOWN else "")
+def _no_metric(context: Context, job: Job, key: str) -> NotFound:
+    known = [metric.key for metric in context.runs.get(job.id).metrics]
+    names = ", ".join(known[:_MAX_NAMED_METRICS]) + (
+        ", …" if len(known) > _MAX_NAMED_METRICS else ""
+    )
     return NotFound(f"job {job.name!r} has no metric {key!r}; it has {names or 'logged none'}")
 
 
-def _summary(found: ExperimentSummary) -> dict[str, Any]:
-    return asdict(found) | {"changed": found.changed / 1000}
+def _summary_fields(summary: ExperimentSummary) -> dict[str, Any]:
+    return asdict(summary) | {"changed_at": summary.changed_at / 1000}
 
 
-def _run(run: Run, owner: RunOwner) -> RunView:
+def _run_view(run: Run, owner: RunOwner) -> RunView:
     return RunView(
         run_id=run.id,
         name=run.name,
         job=owner.job,
         state=owner.state,
         status=run.status,
-        started=_seconds(run.started),
-        ended=_seconds(run.ended),
-        metrics=_metrics(run),
+        started_at=_seconds(run.started_at),
+        ended_at=_seconds(run.ended_at),
+        metrics=_metric_views(run),
         params=run.params,
     )
 

@@ -76,9 +76,13 @@ def _attempts() -> None:
         sa.Column("ended", sa.Double),
         sa.UniqueConstraint("job_id", "number"),
     )
-    given = sa.text("handle IS NOT NULL")
+    has_handle = sa.text("handle IS NOT NULL")
     op.create_index(
-        "attempts_with_handle", "attempts", ["ended"], sqlite_where=given, postgresql_where=given
+        "attempts_with_handle",
+        "attempts",
+        ["ended"],
+        sqlite_where=has_handle,
+        postgresql_where=has_handle,
     )
 
 

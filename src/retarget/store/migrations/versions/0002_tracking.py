@@ -1,4 +1,4 @@
-"""Tracking: experiments, runs, metrics, artifacts, models. Every job there is gets its run."""
+"""Tracking: experiments, runs, metrics, artifacts, models. Every existing job gets a run."""
 
 import sqlalchemy as sa
 from alembic import op

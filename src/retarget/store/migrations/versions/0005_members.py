@@ -1,4 +1,4 @@
-"""Several nodes of one attempt, and when an attempt is given up for lost."""
+"""Several nodes of one attempt, and when an attempt is considered lost."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,0 +1,113 @@
+"""Cleans up: removes ended attempts from their targets, and abandoned uploads."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import groupby
+
+from retarget.control.attempt_table import AttemptTable
+from retarget.control.context import Context
+from retarget.control.executors import Lane, TargetExecutors
+from retarget.control.known_targets import KnownTargets
+from retarget.core.driver import Driver, Handle, Phase
+from retarget.core.errors import NotFound, TargetUnreachable
+from retarget.core.jobs import Attempt
+
+RUNNER_EXIT_SECONDS = 10.0  # a runner that has ended or was asked to stop exits within this time
+_POLL_SECONDS = 0.05
+_FORGET_DELAY_SECONDS = 10.0  # for an ended attempt, while jobs wait
+_UPLOAD_CHECK_SECONDS = 3600.0  # between two searches for abandoned uploads
+_UPLOAD_EXPIRY_SECONDS = 86400.0  # an upload without progress is removed after this
+
+
+class Cleaner:
+    """Only the loop calls it; what waits for a target runs in a thread of that target."""
+
+    def __init__(
+        self,
+        context: Context,
+        table: AttemptTable,
+        executors: TargetExecutors,
+        targets: KnownTargets,
+    ) -> None:
+        self._context = context
+        self._clock = table.clock
+        self._executors = executors
+        self._targets = targets
+        self._uploads_checked = -math.inf
+
+    def clean(self, *, idle: bool) -> None:
+        """Remove ended attempts from their targets, and uploads that made no progress for long.
+
+        While jobs wait, launches come first: attempts that ended a moment ago are skipped.
+        """
+        ended = self._context.jobs.ended_with_handle()
+        if not idle:
+            before = self._context.now() - _FORGET_DELAY_SECONDS
+            ended = [attempt for attempt in ended if (attempt.ended_at or 0.0) < before]
+        ended.sort(key=lambda attempt: attempt.target)
+        for target, group in groupby(ended, key=lambda attempt: attempt.target):
+            if (context := self._context_for(target)) is not None:
+                work = partial(forget, context, list(group))
+                self._executors.submit(target, Lane.WATCH, f"forget {target}", work)
+        self._remove_abandoned_uploads()
+
+    def _context_for(self, target: str) -> Context | None:
+        """Return the context to clean a target with; None if another server looks after it."""
+        if self._targets.is_held(target):
+            return self._targets.context(target)
+        # any server may note that nothing is left on a target that was detached
+        return None if self._targets.is_known(target) else self._context
+
+    def _remove_abandoned_uploads(self) -> None:
+        now = self._clock()
+        if now - self._uploads_checked >= _UPLOAD_CHECK_SECONDS:
+            self._uploads_checked = now
+            self._context.uploads.remove_old(before=self._context.now() - _UPLOAD_EXPIRY_SECONDS)
+
+
+def forget(context: Context, ended: Sequence[Attempt]) -> list[Attempt]:
+    """Remove ended attempts of one target from it. Return those that could not be removed yet."""
+    if ended[0].target in context.target_locks.held():
+        return list(ended)
+    try:
+        return forget_on(context, context.driver(ended[0].target), ended)
+    except NotFound:  # the target was detached: nothing is left to remove
+        context.jobs.clear_handles([attempt.key for attempt in ended])
+        return []
+    except TargetUnreachable:
+        return list(ended)  # once it answers again
+
+
+def forget_on(context: Context, driver: Driver, ended: Sequence[Attempt]) -> list[Attempt]:
+    """Remove ended attempts with this driver. Return those whose runner is still running."""
+    context.sync()  # from now on, only this server has what they reported
+    running, forgotten = list[Attempt](), list[str]()
+    try:
+        handles = [Handle(attempt.handle or "") for attempt in ended]
+        for attempt, handle, observation in zip(ended, handles, driver.poll(handles), strict=True):
+            if observation.phase is Phase.RUNNING:
+                running.append(attempt)
+            else:
+                driver.forget(handle)
+                forgotten.append(attempt.key)
+    finally:
+        context.jobs.clear_handles(forgotten)
+    return running
+
+
+def forget_soon(
+    ended: Sequence[Attempt], forget_once: Callable[[Sequence[Attempt]], list[Attempt]]
+) -> list[Attempt]:
+    """Remove ended attempts whose runners may need a moment to exit. Return those that remain."""
+    remaining, deadline = list(ended), time.monotonic() + RUNNER_EXIT_SECONDS
+    while remaining and (remaining := forget_once(remaining)) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    return remaining
+
+
+def cancel_and_forget(context: Context, driver: Driver, attempt: Attempt) -> None:
+    """Stop an attempt that has ended for its job, and remove it if it stops soon."""
+    driver.cancel(Handle(attempt.handle or ""))
+    forget_soon([attempt], lambda ended: forget_on(context, driver, ended))

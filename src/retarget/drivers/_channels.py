@@ -1,0 +1,48 @@
+"""Whether the machine of the server can build from conda channels now."""
+
+import importlib
+import threading
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from retarget.runner.channels import unreachable_channel
+
+_PATIENCE_SECONDS = 5.0  # a name server may take much longer
+_VALID_SECONDS = 20.0
+NO_RATTLER = (
+    "py-rattler is not installed on this machine (pip install '.[conda]' in a clone of Retarget)"
+)
+_known: dict[tuple[str, ...], tuple[float, str]] = {}  # by channels: until when, and the obstacle
+
+
+def has_rattler() -> bool:
+    """Return whether py-rattler is installed; one that was installed a moment ago counts."""
+    importlib.invalidate_caches()
+    return find_spec("rattler") is not None
+
+
+def channels_obstacle(channels: Sequence[str]) -> str:
+    """Return why channels cannot be used on this machine; empty if they can.
+
+    A reachability check counts for some seconds: a submission asks more than once.
+    """
+    if not has_rattler():
+        return NO_RATTLER
+    key = tuple(channels)
+    valid_until, obstacle = _known.get(key, (0.0, ""))
+    if time.monotonic() < valid_until:
+        return obstacle
+    obstacle = _check(key)
+    _known[key] = (time.monotonic() + _VALID_SECONDS, obstacle)
+    return obstacle
+
+
+def _check(channels: tuple[str, ...]) -> str:
+    answers: list[str] = []
+    check = threading.Thread(
+        target=lambda: answers.append(unreachable_channel(channels)), daemon=True
+    )
+    check.start()
+    check.join(_PATIENCE_SECONDS)
+    return answers[0] if answers else f"{', '.join(channels)} did not answer in time"

@@ -1,0 +1,37 @@
+"""A world for the tests of the loop: see tests/control/world.py."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+
+from retarget.core.targets import Target
+from retarget.store.engine import migrate, open_engine, sqlite_url
+from tests.control.world import Clock, StubDriver, World, make_context
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = open_engine(sqlite_url(tmp_path / "retarget.db"))
+    migrate(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def world(engine: Engine, tmp_path: Path) -> World:
+    clock, drivers, woken = Clock(), dict[str, StubDriver](), threading.Event()
+
+    def connect(target: Target) -> StubDriver:
+        return drivers[target.name]
+
+    context = make_context(
+        engine,
+        tmp_path,
+        connect=connect,
+        wake=woken.set,
+        now=clock,
+    )
+    return World(context, clock, drivers, woken)
