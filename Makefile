@@ -10,7 +10,6 @@ endif
 FUZZ_CASES ?= 20000
 PROPERTIES := tests/fuzz tests/store/test_lives.py tests/store/test_track_files.py tests/blobs/test_streams.py tests/core/test_snapshots.py tests/core/test_filters.py tests/sdk/test_ignore.py
 FUZZ_SEED ?= $(SEED)
-PODMAN ?= 100
 READY := .venv/.ready
 # exists while .venv is made: what an interrupted `make setup` left is removed by the next one
 INCOMPLETE := .venv/.incomplete
@@ -18,11 +17,13 @@ INCOMPLETE := .venv/.incomplete
 UV := $(BIN)/python -I src/retarget/runner/uv_settings.py $(BIN)/uv
 # tests that failed run again, alone and last: docs/testing.md
 TESTS := $(BIN)/pytest --second-chance --dist worksteal -q
+QUICK := $(if $(EVERYTHING),, and not everything)
+PARTS := check test plain-user targets chaos fuzz soak bench
 
 CLIENTS := $(patsubst %.in,%.txt,$(wildcard requirements/*.in benchmarks/requirements/*.in))
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 
-.PHONY: help setup demo test long targets check chaos soak fuzz fuzz-api docs bench pins clean mlflow-tests plain-user everything
+.PHONY: help setup demo test targets check chaos soak fuzz fuzz-api docs bench pins clean mlflow-tests plain-user everything
 
 help:  ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,20 +43,16 @@ $(READY): pyproject.toml requirements/dev.txt
 demo: setup  ## Train a small model on the local target and show the results
 	@PATH="$(CURDIR)/$(BIN):$$PATH" examples/demo.sh
 
-test: setup  ## Run the tests, except those of long, targets and chaos; install what they need, where possible
+test: setup  ## Run the tests; install what they need, where possible
 	@scripts/test-parts.sh
-	$(TESTS) -n 4 -m "not long and not targets and not chaos"
+	$(TESTS) -n 4 -m "not targets and not chaos$(QUICK)"
 
-long: setup  ## Run the longer tests: examples, MLflow clients, hostile surroundings, properties
+targets: setup  ## Run the driver contract for every kind of target, on real hosts and engines
 	@scripts/test-parts.sh
-	$(TESTS) -n 4 -m "long and not targets and not chaos"
+	$(TESTS) -n 2 -m "targets$(QUICK)"
 
-targets: setup  ## Run the driver contract for every kind of target, on real hosts and engines (PODMAN=25: a quarter of those on Podman)
-	@scripts/test-parts.sh
-	$(TESTS) -n 2 -m targets --podman $(PODMAN) --seed $(SEED)
-
-plain-user:  ## As root: run the demo and the quick tests as a new user with a bare PATH
-	scripts/plain-user.sh
+plain-user:  ## As root: run the demo and tests as a new user with a bare PATH
+	scripts/plain-user.sh $(if $(EVERYTHING),,tests/words tests/core tests/sdk)
 
 check: setup  ## Check format, lint, types and layers, as CI does first
 	$(BIN)/ruff format --check .
@@ -65,7 +62,7 @@ check: setup  ## Check format, lint, types and layers, as CI does first
 
 chaos: setup  ## Kill processes and hosts at N random moments and check that nothing is lost
 	@echo "rounds from seed $(SEED): make chaos N=1 SEED=… repeats one"
-	$(TESTS) -n 2 -m chaos --kills $(N) --seed $(SEED) tests/chaos
+	$(TESTS) -n 2 -m "chaos$(QUICK)" --kills $(N) --seed $(SEED) tests/chaos
 
 soak: setup  ## Load a server for MINUTES and check results and growth
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
@@ -84,15 +81,11 @@ docs: setup  ## Run every example in the docs
 bench: setup  ## Compare with other tools: all subjects, or ONLY=tracking
 	$(BIN)/python -m benchmarks $(ONLY)
 
-everything:  ## Run all checks, tests and benchmarks (hours)
-	$(MAKE) check
-	$(MAKE) test
-	$(MAKE) long
-	$(MAKE) targets PODMAN=100
-	$(MAKE) chaos N=200
-	$(MAKE) fuzz FUZZ_CASES=20000
-	$(MAKE) soak MINUTES=10
-	$(MAKE) bench
+everything:  ## Run all that the other commands leave out, with new seeds (hours), or ONLY="test chaos"
+	@echo "seed $(SEED); to repeat a part: make everything ONLY=chaos SEED=$(SEED)"
+	@failed=; for part in $(or $(ONLY),$(PARTS)); do \
+	    echo "== $$(date +%T) $$part"; $(MAKE) --no-print-directory $$part EVERYTHING=yes SEED=$(SEED) ONLY= || failed="$$failed $$part"; \
+	done; [ -z "$$failed" ] || { echo "FAILED:$$failed"; exit 1; }
 
 requirements/dev.txt: pyproject.toml
 	@mkdir -p requirements

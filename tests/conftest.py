@@ -17,8 +17,7 @@ pytest_plugins = [
     "tests.testbeds.fixtures",
     "tests.temp_folder",
     "tests.durations",
-    "tests.long",
-    "tests.sample",
+    "tests.everything",
     "tests.second_chance",
 ]
 Cli = Callable[..., subprocess.CompletedProcess[str]]

@@ -1,15 +1,16 @@
-"""What our own pytest plugins promise: a clean temp folder, durations, a sample by seed."""
+"""What our own pytest plugins promise: a clean temp folder, durations, a choice of tests."""
 
 import json
 import os
 import subprocess
 import sys
+from itertools import combinations, product
 from pathlib import Path
 
 import pytest
 
 from tests.durations import report, summary
-from tests.sample import chosen
+from tests.everything import left_to_everything
 
 _ROOT = Path(__file__).parents[2]
 
@@ -79,19 +80,41 @@ def test_the_longest_come_first() -> None:
     ]
 
 
-def test_a_sample_depends_on_the_seed_alone() -> None:
-    tests = [f"tests/x.py::test_{number}" for number in range(1000)]
-    samples = [[test for test in tests if chosen(test, 25, seed)] for seed in (1, 1, 2)]
-    assert samples[0] == samples[1] != samples[2]
-    assert all(200 < len(sample) < 300 for sample in samples)
-    assert all(chosen(test, 100, 1) for test in tests)
-
-
-def test_only_tests_on_podman_are_sampled(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(
-        "import pytest\n@pytest.fixture\ndef podman(): ...\n"
-        "def test_a(podman): ...\ndef test_b(): ...\nclass TestPodman:\n def test_c(self): ...\n"
+def test_each_clause_of_the_contract_always_runs_on_hosts_or_on_docker() -> None:
+    places = (
+        "test_container.py::TestDocker",
+        "test_container.py::TestPodman",
+        "test_ssh.py::TestSsh",
     )
-    code, output = run_pytest(tmp_path, "tests.sample", "--podman", "0")
-    assert code == 0, output
-    assert "1 passed, 2 deselected" in output
+    tests = [f"tests/drivers/{place}::test_{n}" for n in range(70) for place in places]
+    remaining = {*tests} - left_to_everything(tests)
+    clauses = sorted(test.rpartition("_")[2] for test in remaining)
+    assert clauses == sorted(map(str, range(70)))
+    assert sum("TestSsh" in test for test in remaining) in range(20, 50)
+    assert not any("Podman" in test for test in remaining)
+
+
+def test_what_runs_on_podman_alone_always_runs() -> None:
+    assert left_to_everything(["t.py::test_a[podman]", "t.py::test_a[docker]"]) == {
+        "t.py::test_a[podman]"
+    }
+    assert left_to_everything(["t.py::test_podman", "t.py::TestPodman::test_b"]) == set()
+
+
+def test_every_pair_of_kills_always_runs() -> None:
+    parts = ("server", "runner", "script")
+    kills = ["+".join(kill) for size in (1, 2, 3) for kill in combinations(parts, size)]
+    stages = [f"test_{n}" for n in range(6)]
+    tests = [f"tests/chaos/test_stages.py::{stage}[{kill}]" for stage in stages for kill in kills]
+    remaining = [
+        test.rpartition("::")[2] for test in tests if test not in left_to_everything(tests)
+    ]
+    factors = [
+        {"stage": test.partition("[")[0]} | {part: part in test.partition("[")[2] for part in parts}
+        for test in remaining
+    ]
+    levels = {"stage": stages} | {part: [True, False] for part in parts}
+    for first, second in combinations(levels, 2):
+        shown = {(case[first], case[second]) for case in factors}
+        assert shown == {*product(levels[first], levels[second])}
+    assert len(remaining) == 12

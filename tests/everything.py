@@ -1,0 +1,97 @@
+"""Marks the tests that only `make everything` runs: they take long, or repeat what others show."""
+
+from collections.abc import Collection
+from zlib import crc32
+
+import pytest
+
+# files and tests that take long, and of which the quick ones say enough about a change
+_LONG = (
+    "tests/chaos/test_hosts.py::test_a_link_that_is_declared_dead_recovers",
+    "tests/chaos/test_pools.py::test_a_job_for_an_unreachable_host_waits_for_it",
+    "tests/chaos/test_pools.py::test_a_job_placed_on_an_unreachable_host_gets_another",
+    "tests/chaos/test_pools.py::test_the_job_of_a_silent_host_never_runs_twice_at_once",
+    "tests/cli/test_interrupt.py",
+    "tests/cli/test_notebooks.py",
+    "tests/docs/test_examples.py",
+    "tests/examples/",
+    "tests/fuzz/",
+    "tests/meta/test_setup.py",
+    "tests/mlflow/test_clients.py::test_autologging_models_and_files_come_out_the_same",
+    "tests/mlflow/test_clients.py::test_the_light_client_gets_the_same_answers_and_the_same_errors[skinny-old]",
+    "tests/mlflow/test_search_like_mlflow.py",
+    "tests/runner/test_impostors.py",
+    "tests/runner/test_layers.py",
+    "tests/server/test_gate.py",
+    "tests/server/test_two_servers.py",
+    "tests/soak/",
+    "tests/store/test_job_search.py",
+    "tests/store/test_track_files.py",
+    "tests/testbeds/",
+    "tests/trouble/",
+)
+_STAGES = "tests/chaos/test_stages.py::"
+# Two complementary sets of parts show each part killed and alive; three of them, in turn, show
+# every pair of parts in each way, and every stage with each part in each way.
+_PAIRWISE = (
+    ("server", "runner+script"),
+    ("runner", "server+script"),
+    ("script", "server+runner"),
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("random choices")
+    group.addoption("--seed", type=int, default=1, help="the first seed of random rounds")
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = left_to_everything([item.nodeid for item in items])
+    for item in items:
+        if item.nodeid in marked:
+            item.add_marker("everything")
+
+
+def left_to_everything(tests: Collection[str]) -> set[str]:
+    """Return which of these tests only `make everything` runs. All workers decide alike."""
+    return {test for test in tests if test.startswith(_LONG)} | _Repetitions(tests).find()
+
+
+class _Repetitions:
+    """Tests of the same on other engines, hosts and stages than those that always run."""
+
+    def __init__(self, tests: Collection[str]) -> None:
+        self._tests = frozenset(tests)
+        stages = [test.partition("[")[0] for test in tests if test.startswith(_STAGES)]
+        self._stages = list(dict.fromkeys(stages))
+
+    def find(self) -> set[str]:
+        checks = (self._repeats_docker, self._repeats_a_clause, self._repeats_a_stage)
+        return {test for test in self._tests if any(check(test) for check in checks)}
+
+    def _repeats_docker(self, test: str) -> bool:
+        twin = test.replace("Podman", "Docker").replace("podman", "docker")
+        return twin != test and twin in self._tests
+
+    def _repeats_a_clause(self, test: str) -> bool:
+        """Each clause of the contract runs on hosts or in containers, and all of them locally."""
+        docker, ssh = "test_container.py::TestDocker::", "test_ssh.py::TestSsh::"
+        clause = test.rpartition("::")[2]
+        if docker in test:
+            return _in_the_other_half(clause) and test.replace(docker, ssh) in self._tests
+        return (
+            ssh in test
+            and not _in_the_other_half(clause)
+            and test.replace(ssh, docker) in self._tests
+        )
+
+    def _repeats_a_stage(self, test: str) -> bool:
+        stage, _, parts = test.partition("[")
+        if stage not in self._stages:
+            return False
+        return parts.rstrip("]") not in _PAIRWISE[self._stages.index(stage) % len(_PAIRWISE)]
+
+
+def _in_the_other_half(name: str) -> bool:
+    return crc32(name.encode()) % 2 == 0
