@@ -12,7 +12,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.preloaded import Program, preloaded
+
 COMMAND = str(Path(sys.executable).parent / "retarget")
+# commands that need no server, or start, stop and describe it themselves
+_WITHOUT_SERVER = ("server", "config", "snapshot", "--help", "--version")
 pytest_plugins = [
     "tests.testbeds.fixtures",
     "tests.temp_folder",
@@ -48,18 +52,27 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in names:
         monkeypatch.delenv(name, raising=False)
     yield path
-    stopped = subprocess.run([COMMAND, "server", "stop"], capture_output=True, timeout=200)
+    stopped = run_command("server", "stop", folder=path.parent)
     leftovers = _wait_for_exits(path, timeout=100.0)
     for pid in leftovers:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    assert stopped.returncode == 0, stopped.stderr.decode()
+    assert stopped.returncode == 0, stopped.stderr
     assert not leftovers, f"these outlived the test: {leftovers}"
 
 
 @pytest.fixture
+def server(home: Path) -> None:
+    """The server of this home, already running: most tests are not about how it starts."""
+    start_server(home, dict(os.environ))
+
+
+@pytest.fixture
 def retarget(home: Path, tmp_path: Path) -> Cli:
-    """The `retarget` command: `retarget("run", "x.py", cwd=folder, env={...}, timeout=60)`."""
+    """The `retarget` command: `retarget("run", "x.py", cwd=folder, env={...}, timeout=60)`.
+
+    It finds a running server, unless the test has created the home, or asks about the server.
+    """
 
     def run(
         *args: str | Path,
@@ -68,18 +81,59 @@ def retarget(home: Path, tmp_path: Path) -> Cli:
         input: str | None = None,
         timeout: float = 200,
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [COMMAND, *map(str, args)],
-            cwd=cwd or tmp_path,
-            env=os.environ | (env or {}),
-            input=input,
-            stdin=subprocess.DEVNULL if input is None else None,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        arguments, variables = [*map(str, args)], os.environ | (env or {})
+        needs_server = not {*arguments[:1], *arguments[-1:]} & {*_WITHOUT_SERVER}
+        if needs_server and not home.exists() and variables["RETARGET_HOME"] == str(home):
+            start_server(home, variables)
+        folder = cwd or tmp_path
+        return run_command(*arguments, folder=folder, env=env, input=input, timeout=timeout)
 
     return run
+
+
+def run_command(
+    *arguments: str,
+    folder: Path,
+    env: dict[str, str] | None = None,
+    input: str | None = None,
+    timeout: float = 200,
+) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own, forked from one that has imported it if possible."""
+    variables = os.environ | (env or {})
+    if preloaded().can_run(variables):
+        program = Program("retarget", [*arguments], str(folder), variables)
+        return preloaded().run(program, input=input, timeout=timeout)
+    return subprocess.run(
+        [COMMAND, *arguments],
+        cwd=folder,
+        env=variables,
+        input=input,
+        stdin=subprocess.DEVNULL if input is None else None,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def start_server(home: Path, variables: dict[str, str]) -> None:
+    """Start a server for a new home as the first command would, and return when it is ready."""
+    if variables.get("RETARGET_URL") or not preloaded().can_run(variables):
+        return  # the first command starts it
+    folder = home / "servers/main"
+    for path in (home, folder.parent, folder):
+        path.mkdir(mode=0o700)
+    with open(
+        folder / "server.log", "ab", opener=lambda path, flags: os.open(path, flags, 0o600)
+    ) as log:
+        log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} starting a server\n".encode())
+        log.flush()
+        program = Program("retarget.server", [], str(home), variables, new_session=True)
+        process = preloaded().start(program, output=log.fileno())
+    deadline = time.monotonic() + 100
+    while not (folder / "server.json").exists() and process.poll() is None:
+        assert time.monotonic() < deadline, (folder / "server.log").read_text()
+        time.sleep(0.01)
+    process.forget()
 
 
 def _wait_for_exits(home: Path, *, timeout: float) -> dict[int, str]:

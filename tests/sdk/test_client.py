@@ -38,7 +38,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def workspace(home: Path, code: Path) -> Iterator[Workspace]:
+def workspace(home: Path, server: None, code: Path) -> Iterator[Workspace]:
     workspace = Workspace()
     yield workspace
     if not home.exists():

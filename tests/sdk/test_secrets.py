@@ -1,6 +1,5 @@
 """`workspace.secrets` on a real server."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ VALUE = "correct-horse"
 
 
 @pytest.fixture
-def workspace(home: Path) -> Workspace:
+def workspace(server: None) -> Workspace:
     return Workspace()
 
 

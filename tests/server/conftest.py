@@ -2,14 +2,16 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
@@ -30,7 +32,10 @@ from retarget.runner.proof import (
     prove_answer,
     prove_request,
 )
+from tests.preloaded import Process, Program, preloaded
 from tests.store.conftest import cluster as cluster  # a fixture
+
+_SERVER = ("-m", "retarget.server")
 
 
 class Answer:
@@ -145,24 +150,40 @@ def _verified(answer: Answer, key: str, headers: dict[str, str]) -> Answer:
 
 
 @contextmanager
-def serving(
-    home: Path, *, program: Sequence[str] = ("-m", "retarget.server"), **variables: str
-) -> Generator[Api]:
+def serving(home: Path, *, program: Sequence[str] = _SERVER, **variables: str) -> Generator[Api]:
     """Run a server for `home` until the end of the block."""
     environ = os.environ | {"RETARGET_HOME": str(home)} | variables
-    process = subprocess.Popen([sys.executable, *program], env=environ, stderr=subprocess.PIPE)
-    try:
-        deadline = time.monotonic() + 200
-        while not (home / "servers/main/server.json").exists():
-            assert process.poll() is None, process.communicate()[1].decode()
-            assert time.monotonic() < deadline, "the server is not ready after 30 s"
-            time.sleep(0.02)
-        server_info = json.loads((home / "servers/main/server.json").read_text())
-        yield Api(home, server_info, (home / "token").read_text())
-    finally:
-        process.terminate()
-        stderr = process.communicate(timeout=200)[1].decode()
-        assert "Traceback" not in stderr, stderr
+    with tempfile.TemporaryFile() as stderr:
+        process = _start(program, environ, stderr.fileno())
+        try:
+            yield _api(home, process, stderr)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=200)
+            assert "Traceback" not in _text(stderr), _text(stderr)
+
+
+def _start(program: Sequence[str], environ: dict[str, str], stderr: int) -> Process:
+    if program == _SERVER and preloaded().can_run(environ):
+        server = Program("retarget.server", [], os.getcwd(), environ)
+        return preloaded().start(server, output=stderr)
+    return subprocess.Popen([sys.executable, *program], env=environ, stderr=stderr)
+
+
+def _api(home: Path, process: Process, stderr: IO[bytes]) -> Api:
+    """Wait until the server is ready."""
+    deadline = time.monotonic() + 200
+    while not (home / "servers/main/server.json").exists():
+        assert process.poll() is None, _text(stderr)
+        assert time.monotonic() < deadline, "the server is not ready after 200 s"
+        time.sleep(0.02)
+    server_info = json.loads((home / "servers/main/server.json").read_text())
+    return Api(home, server_info, (home / "token").read_text())
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode()
 
 
 @contextmanager
