@@ -160,10 +160,10 @@ def test_a_damaged_database_is_one_sentence_and_is_not_changed(database: Path, d
 @pytest.mark.parametrize(
     ("statement", "sentence"),
     [
-        ("UPDATE alembic_version SET version_num = '9999'", "was made by a newer Retarget"),
+        ("UPDATE alembic_version SET version_num = '9999'", "made by another version of Retarget"),
+        ("UPDATE alembic_version SET version_num = '0005'", "made by another version of Retarget"),
         ("DROP TABLE runs", "lacks the table 'runs'"),
         ("DELETE FROM alembic_version", "that is not Retarget's"),
-        ("UPDATE alembic_version SET version_num = '0001'", "already exists"),
     ],
 )
 def test_a_half_migrated_database_is_one_sentence(
@@ -177,7 +177,13 @@ def test_a_half_migrated_database_is_one_sentence(
     assert sentence in refusal
 
 
-def test_an_older_database_that_lacks_a_table_is_not_changed(database: Path) -> None:
+@pytest.mark.parametrize(
+    ("revision", "sentence"),
+    [("0001", "lacks the table 'artifacts'"), ("0005", "made by another version of Retarget")],
+)
+def test_a_database_that_lacks_tables_is_not_changed(
+    database: Path, revision: str, sentence: str
+) -> None:
     first = {"jobs", "attempts", "history", "outputs", "targets", "environments"}
     with closing(sqlite3.connect(database)) as db:
         names = [
@@ -186,10 +192,10 @@ def test_an_older_database_that_lacks_a_table_is_not_changed(database: Path) -> 
         for name in set(names) - first - {"alembic_version", "sqlite_sequence"}:
             db.execute(f'DROP TABLE "{name}"')
         db.execute("DROP TABLE jobs")
-        db.execute("UPDATE alembic_version SET version_num = '0001'")
+        db.execute(f"UPDATE alembic_version SET version_num = '{revision}'")
         db.commit()
         before = _schema(db)
-    assert "no such table: " in _refused(database)
+    assert sentence in _refused(database)
     with closing(sqlite3.connect(database)) as db:
         assert _schema(db) == before
 

@@ -40,7 +40,7 @@ from retarget.store.schema import metadata
 
 _log = logging.getLogger("retarget")
 
-HEAD = "0013"  # the newest revision in migrations/versions
+HEAD = "0001"  # the newest revision in migrations/versions
 
 _LOCK_TIMEOUT_SECONDS = 30.0  # how long a writer waits for the writer before it
 # for PostgreSQL, unless its URL has others: after how long a silent host counts as unreachable
@@ -184,7 +184,7 @@ def _insert(dialect: str) -> Any:
 def migrate(engine: Engine) -> None:
     """Upgrade the database to the current schema. Several servers may do so at once.
 
-    Raise Conflict if a newer Retarget made the database, and Invalid if it is not a database.
+    Raise Conflict if another version of Retarget made the database, and Invalid if it is none.
     """
     with _opening(engine):
         with reading(engine) as db:
@@ -310,8 +310,9 @@ def _upgrade(db: Connection, revision: str | None) -> None:
     name = _display_name(db.engine)
     if revision is not None and revision not in revisions:
         raise Conflict(
-            f"the database {name} was made by a newer Retarget: its schema is {revision!r}, and "
-            f"this Retarget knows schemas up to {HEAD!r}; upgrade Retarget, or use another database"
+            f"the database {name} was made by another version of Retarget: its schema is "
+            f"{revision!r}, and this version reads schemas up to {HEAD!r}; use that version, or "
+            "another database"
         )
     foreign = set(inspect(db).get_table_names()) & set(metadata.tables)
     if revision is None and foreign:
