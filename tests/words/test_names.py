@@ -38,7 +38,6 @@ _BETTER_WHOLE = {
     "fence": "lost_after",
 }
 _VAGUE_MODULES = {"utils", "helper", "helpers", "manager", "managers"}
-_MIGRATIONS = "src/retarget/store/migrations/"  # they name columns as these were
 _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 
@@ -96,10 +95,9 @@ def _ruled_out(name: str) -> str | None:
 def offences(path: str, code: str) -> list[str]:
     """Return a sentence for every name in `code` that the glossary rules out."""
     modules = [part.removesuffix(".py") for part in Path(path).parts]
+    tree = ast.parse(code)
     names = [(name, 1) for name in modules]
-    if not path.startswith(_MIGRATIONS):
-        tree = ast.parse(code)
-        names += [*_bound(tree), *(_fields(tree) if path.startswith("src/") else ())]
+    names += [*_bound(tree), *(_fields(tree) if path.startswith("src/") else ())]
     better = _BETTER | _BETTER_WHOLE
     return [
         f"{path}:{line}: {name!r} has the word {word!r}; better: {better[word]}"
@@ -169,7 +167,3 @@ def test_a_module_has_a_name_too() -> None:
 @pytest.mark.parametrize("code", ["{'heard': 1}", "row['pods_wanted']"])
 def test_the_fields_of_the_package_have_names_too(code: str) -> None:
     assert len(offences("src/a.py", code)) == 1
-
-
-def test_a_migration_names_columns_as_they_were() -> None:
-    assert offences(f"{_MIGRATIONS}0001_first.py", "{'heard': 1}") == []

@@ -34,7 +34,7 @@ class Notifications:
         return [notify.payload for notify in self._connection.notifies(timeout=0)]
 
     def last_commit(self) -> str:
-        """Return a text that changes whenever any transaction that writes begins or ends."""
+        """Return a string that changes whenever any transaction that writes begins or ends."""
         row = self._connection.execute("SELECT pg_current_snapshot()::text").fetchone()
         return str(row[0]) if row else ""
 

@@ -25,7 +25,7 @@ from sqlalchemy.types import TypeEngine
 
 
 def safe_text(value: str) -> str:
-    """Return a text as `SafeText` stores it."""
+    """Return a string as `SafeText` stores it."""
     return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
