@@ -23,7 +23,8 @@ from tests.server.conftest import Api, serving
 
 _FOLDER = Path(__file__).parent
 _PROGRAM = _FOLDER.parents[1] / ".parts/fuzz/bin/schemathesis"
-_MODES = {  # phases, number of examples, how often an existing name is used
+_CASES = 20_000
+_MODES = {  # phases, number of examples for so many cases, how often an existing name is used
     "alone": ("examples,coverage,fuzzing", 220, 0.5),
     "chains": ("stateful", 1200, 0.1),
 }
@@ -37,7 +38,7 @@ open("outputs/kept.txt", "w").write("kept")
 
 def main() -> int:
     options = argparse.ArgumentParser()
-    options.add_argument("--cases", type=int, default=20_000)
+    options.add_argument("--cases", type=int, default=_CASES)
     options.add_argument("--seed", type=int, required=True)
     arguments = options.parse_args()
     if not _PROGRAM.exists():
@@ -68,12 +69,14 @@ def _run_rounds(
     api: Api, variables: dict[str, str], name: str, cases: int, seed: int
 ) -> int | None:
     """Run rounds with consecutive seeds. Return the number of cases, or None after a failure."""
-    done = 0
+    done, share = 0, min(1.0, cases * len(_MODES) / _CASES)
     while done < cases:
-        report = _report(api.home.parent, _start_schemathesis(api, variables, name, seed))
+        process = _start_schemathesis(api, variables, name, seed, share)
+        report = _report(api.home.parent, process)
         done += report["test_cases"]["generated"]
         if report["exit_code"]:
-            print(f"seed {seed} failed: make fuzz FUZZ_SEED={seed} repeats it")
+            repeat = f"make fuzz-api FUZZ_CASES={cases * len(_MODES)} FUZZ_SEED={seed}"
+            print(f"seed {seed} failed: {repeat} repeats it")
             return None
         seed += 1
     return done
@@ -115,12 +118,13 @@ def _prepared_server(folder: Path) -> Generator[tuple[Api, dict[str, str]]]:
 
 
 def _start_schemathesis(
-    api: Api, variables: dict[str, str], name: str, seed: int
+    api: Api, variables: dict[str, str], name: str, seed: int, share: float
 ) -> subprocess.Popen[bytes]:
     """Start schemathesis in one mode. Each mode has its own server: chains depend on the state."""
     (phases, examples, existing_share), folder = _MODES[name], api.home.parent
     command = [_PROGRAM, "--no-color", "--config-file", _FOLDER / "schemathesis.toml", "run"]
-    command += [f"{api.url}/openapi.json", "--phases", phases, "--max-examples", examples]
+    command += [f"{api.url}/openapi.json", "--phases", phases]
+    command += ["--max-examples", round(share * examples)]
     command += ["--seed", seed, "--report-json-path", folder / "report.json", "--warnings", "off"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
