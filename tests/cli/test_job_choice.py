@@ -6,6 +6,7 @@ import pty
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,6 +23,8 @@ def sweep(retarget: Cli) -> Iterator[Cli]:
         retarget("run", "--name", name, "--experiment", "sw", "--", "sh", "-c", command)
     retarget("run", "--name", "other", "--", "true")
     retarget("run", "-d", "--name", "sweep-long", "--experiment", "sw", "--", "sleep", "300")
+    while json.loads(retarget("job", "show", "sweep-long", "--json").stdout)["state"] != "running":
+        time.sleep(0.05)
     yield retarget
     retarget("job", "cancel", "sweep-*")
     assert retarget("job", "wait", "sweep-long").returncode == 130
