@@ -8,14 +8,15 @@ import pytest
 from sqlalchemy import Engine
 
 from retarget.core.targets import Target
-from retarget.store.engine import migrate, open_engine, sqlite_url
+from retarget.store.engine import open_engine, sqlite_url
 from tests.control.world import Clock, StubDriver, World, make_context
+from tests.store.new_schema import create_schema
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
     engine = open_engine(sqlite_url(tmp_path / "retarget.db"))
-    migrate(engine)
+    create_schema(engine)
     yield engine
     engine.dispose()
 

@@ -10,10 +10,11 @@ from retarget.control.leases import LeaseKeeper
 from retarget.core.errors import Conflict, LeaseLost
 from retarget.core.leases import LEASE_SECONDS, MARGIN_SECONDS, ServerRecord
 from retarget.core.targets import Target
-from retarget.store.engine import migrate, open_engine, writing
+from retarget.store.engine import open_engine, writing
 from retarget.store.leases import Leases
 from retarget.store.schema import servers
 from retarget.store.targets import Targets
+from tests.store.new_schema import create_schema
 
 
 class Clock:
@@ -26,7 +27,7 @@ class Clock:
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
     engine = open_engine(f"sqlite:///{tmp_path}/retarget.db")
-    migrate(engine)
+    create_schema(engine)
     for name in ("gpu", "local"):
         Targets(engine).save(Target(name=name, kind=name))
     yield engine

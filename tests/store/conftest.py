@@ -23,6 +23,7 @@ from retarget.store.environments import Environments
 from retarget.store.jobs import Jobs
 from retarget.store.outputs import Outputs
 from retarget.store.targets import Targets
+from tests.store.new_schema import create_schema
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -40,7 +41,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def engine(address: str) -> Iterator[Engine]:
     engine = open_engine(address)
-    migrate(engine)
+    create_schema(engine)
     yield engine
     engine.dispose()
 
