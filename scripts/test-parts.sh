@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Installs what the tests need and the machine lacks, as far as possible; with arguments, only the named environments.
+# With EVERYTHING=yes, also what only `make everything` needs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 SSHD=(sshd ssh ip) DOCKER=(dockerd docker iptables ip) PODMAN=(podman runc conmon iptables ip)
-CLIENTS=(mlflow-new mlflow-old skinny-new skinny-old)
+CLIENTS=(skinny-new skinny-old) CLIENTS_SIZE="100 MB"
+if [ -n "${EVERYTHING:-}" ]; then CLIENTS+=(mlflow-new mlflow-old) CLIENTS_SIZE="1 GB"; fi
 
 announce() {  # Say what will be installed before anything is.
     local packages=() folders=() name
@@ -17,7 +19,7 @@ announce() {  # Say what will be installed before anything is.
     fi
     for name in "${CLIENTS[@]}"; do installed "$name" || folders+=(".parts/$name"); done
     if [ ${#packages[@]} -gt 0 ]; then echo "The tests need these packages, which apt-get will install now. No service is started: $(listed "${packages[@]}")"; fi
-    if [ ${#folders[@]} -gt 0 ]; then echo "The tests also need these folders, which will be created now (about 1 GB in all; \`make clean\` removes them): $(listed "${folders[@]}")"; fi
+    if [ ${#folders[@]} -gt 0 ]; then echo "The tests also need these folders, which will be created now (about $CLIENTS_SIZE in all; \`make clean\` removes them): $(listed "${folders[@]}")"; fi
 }
 
 listed() { local text; printf -v text '%s, ' "$@"; echo "${text%, }"; }
