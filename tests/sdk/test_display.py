@@ -3,13 +3,14 @@
 import inspect
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from retarget import Invalid, RetargetError, ServerUnreachable, Workspace, track
+from retarget import Environment, Invalid, RetargetError, ServerUnreachable, Workspace, track
 from retarget.sdk.display import Listing
 from retarget.sdk.records import Output, Target, Transition, record
 from retarget.sdk.submission import Options
@@ -52,6 +53,16 @@ def test_collections_show_tables_and_complete_names(
     assert completions(workspace.models) == ["iris"]
     assert completions(workspace.models["iris"]) == ["champion", "latest"]
     assert completions(workspace.environments) == []
+
+
+def test_an_environment_shows_only_what_is_set() -> None:
+    environment = Environment(requirements=Path("a.txt"), packages=["numpy>=2"], name="names")
+    text = "Environment(requirements='a.txt', packages=['numpy>=2'], name='names')"
+    assert repr(environment) == text
+    assert eval(text) == replace(environment, requirements="a.txt")
+    assert repr(Environment()) == "Environment()"
+    assert "numpy&gt;=2" in html(environment)
+    assert "conda" not in html(environment)
 
 
 def test_an_unreachable_server_does_not_break_the_display() -> None:

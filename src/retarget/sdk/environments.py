@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from retarget.core.errors import Invalid
 from retarget.core.names import check_name
 from retarget.sdk import arguments
+from retarget.sdk.display import Columns, Shown
 from retarget.sdk.environment_draft import EnvironmentDraft, as_string, python_version, wrong
 from retarget.sdk.environment_files import read_conda, read_pyproject
 from retarget.sdk.interpreter import own_interpreter
@@ -24,8 +25,8 @@ _VERSION = re.compile(r"[<>=!~\s]*\d[\d.,<>=!~*\s]*")
 _FILES = ("conda", "requirements", "pyproject", "dockerfile", "context")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Environment:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Environment(Shown):
     """The Python environment of a job: packages, an interpreter, or a container image.
 
     With packages or a Python version, the environment is built once per machine; `packages=[]`
@@ -71,6 +72,18 @@ class Environment:
         if self.name is not None:
             arguments.check("name", self.name, arguments.TEXT)
             check_name(self.name)
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self._columns().items())
+        return f"Environment({options})"
+
+    def _columns(self) -> Columns:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            name: list(value) if name == "packages" else _plain(value)
+            for name, value in values.items()
+            if value is not None and value is not False
+        }
 
     @classmethod
     def from_file(cls, path: _Path, *, python: str | None = None, name: str | None = None) -> Self:
@@ -216,3 +229,7 @@ def environment_from(definition: Mapping[str, Any]) -> Environment:
             hint = f"did you mean {matches[0]!r}?" if matches else f"keys are {', '.join(known)}"
             raise wrong("environment", f"unknown key {key!r}; {hint}")
     return Environment(**definition)
+
+
+def _plain(value: object) -> object:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
