@@ -145,14 +145,14 @@ def test_metrics_as_numbers(retarget: Cli, run_job: Callable[..., Job]) -> None:
     run_job("night", {"loss": [float(step) for step in range(50)], "odd": ["NaN", "-Infinity"]})
     one = retarget("job", "metrics", "night", "odd", "--csv")
     assert one.stdout == (
-        "step,timestamp,value\n"
+        "step,logged_at,value\n"
         "0,1970-01-01T00:00:00.000000Z,NaN\n"
         "1,1970-01-01T00:00:01.000000Z,-Infinity\n"
     )
     assert one.stderr == ""
     few = retarget("job", "metrics", "night", "--csv", "--points", "2")
     assert few.stdout.splitlines()[:3] == [
-        "key,step,timestamp,value",
+        "key,step,logged_at,value",
         "loss,0,1970-01-01T00:00:00.000000Z,0.0",
         "loss,49,1970-01-01T00:00:49.000000Z,49.0",
     ]

@@ -61,7 +61,7 @@ def test_a_check_stores_since_when_a_node_is_in_its_state(world: World) -> None:
         check(world.context, world.context.targets.find("t"))
         (node,) = (world.context.targets.find("t").inventory or Inventory()).nodes
         assert node.unavailable == unavailable
-        assert node.since == {"": 1_000.0, "no route": 1_010.0}[unavailable] + (
+        assert node.changed_at == {"": 1_000.0, "no route": 1_010.0}[unavailable] + (
             30.0 if world.clock.time == 1_030.0 else 0.0
         )
 

@@ -16,7 +16,7 @@ def test_a_node_is_in_its_state_since_it_changed() -> None:
     fourth = pool(silent.model_copy(update={"unavailable": "y"})).at(4.0, third)
     fifth = pool(ready).at(5.0, fourth)
     inventories = [first, second, third, fourth, fifth]
-    assert [inventory.nodes[0].since for inventory in inventories] == [1.0, 1.0, 3.0, 3.0, 5.0]
+    assert [inventory.nodes[0].changed_at for inventory in inventories] == [1.0, 1.0, 3.0, 3.0, 5.0]
     assert [inventory.nodes[0].state.value for inventory in inventories] == [
         *("ready", "ready", "unavailable", "unavailable", "ready")
     ]

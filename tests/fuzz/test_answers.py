@@ -59,7 +59,7 @@ _JOB: dict[str, Any] = {
         "attempts": [_ATTEMPT],
     },
 }
-_POINT: dict[str, Any] = {"step": 1, "timestamp": _EARLY, "value": "NaN"}
+_POINT: dict[str, Any] = {"step": 1, "logged_at": _EARLY, "value": "NaN"}
 _LOGGED: dict[str, Any] = {"metrics": [_POINT | {"key": "loss"}], "params": {"lr": "1"}}
 _TRACKING: dict[str, Any] = {
     **_LOGGED,

@@ -68,13 +68,13 @@ def test_a_target_is_attached_with_all_its_settings(api: Api) -> None:
     assert attached.json["tags"] == {"region": "n"}
     (node,) = attached.json["inventory"]["nodes"]
     assert (node["name"], node["state"], node["unavailable"]) == ("a", "ready", "")
-    assert node["since"] == attached.json["checked_at"]
-    assert abs(datetime.fromisoformat(node["since"]).timestamp() - time.time()) < 60
+    assert node["changed_at"] == attached.json["checked_at"]
+    assert abs(datetime.fromisoformat(node["changed_at"]).timestamp() - time.time()) < 60
     assert attached.json["inventory"]["own_queue"] is False
     assert attached.json["inventory"]["node_types"] == []
     checked = api.ask("POST", "/api/targets/full/check").json
     assert checked["inventory"]["nodes"] == [node]  # in its state since then
-    assert checked["checked_at"] > node["since"]
+    assert checked["checked_at"] > node["changed_at"]
     assert attached.json["config"]["cpus"] == 2
     stamp = attached.json["config"]["stamp"]
     assert api.ask("GET", "/api/targets/full").json["config"]["stamp"] == stamp != ""

@@ -63,7 +63,7 @@ def test_what_was_logged_is_shown_and_odd_numbers_survive(api: Api) -> None:
         "up": "Infinity",
     }
     [loss] = [metric for metric in tracking["metrics"] if metric["key"] == "loss"]
-    assert (loss["step"], loss["timestamp"]) == (1, "1970-01-01T00:00:01.001000Z")
+    assert (loss["step"], loss["logged_at"]) == (1, "1970-01-01T00:00:01.001000Z")
     assert (tracking["params"], tracking["tags"]["who"]) == ({"lr": "0.1"}, "me")
 
 

@@ -34,10 +34,11 @@ def test_every_time_of_the_api_is_a_date_time(api: Api) -> None:
         f"{name}.{field}": str(schema)
         for name, model in schemas.items()
         for field, schema in model.get("properties", {}).items()
-        if field.endswith("_at") or field in ("at", "timestamp")
+        if field.endswith("_at") or field == "at" or "'date-time'" in str(schema)
     }
-    assert {"JobView.created_at", "PointView.timestamp", "TransitionView.at"} <= times.keys()
+    assert {"JobView.created_at", "PointView.logged_at", "TransitionView.at"} <= times.keys()
     assert [name for name, schema in times.items() if "'date-time'" not in schema] == []
+    assert [name for name in times if not name.endswith(("_at", ".at"))] == []
 
 
 def test_the_time_of_a_job_can_be_read_back(api: Api) -> None:

@@ -147,8 +147,8 @@ def test_a_node_is_published_when_its_state_has_changed(
         targets.save_check(local, Inventory(nodes=nodes), "", _NOW)
         return published()
 
-    one, two = (Node(name=name, cpus=1.5, memory=2**40, since=1.0) for name in ("n1", "n2"))
-    silent = Node(name="n2", cpus=1.5, memory=2**40, unavailable="no\0 route", since=2.0)
+    one, two = (Node(name=name, cpus=1.5, memory=2**40, changed_at=1.0) for name in ("n1", "n2"))
+    silent = Node(name="n2", cpus=1.5, memory=2**40, unavailable="no\0 route", changed_at=2.0)
     target = Change(Noun.TARGET, "local")
     first, second = (Change(Noun.NODE, f"local/{name}") for name in ("n1", "n2"))
     assert sorted(check(one, two)) == sorted([target, first, second])

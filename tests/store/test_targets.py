@@ -59,8 +59,8 @@ def test_a_check_that_fails_keeps_the_inventory(targets: Targets) -> None:
 def test_nodes_are_rows_with_a_state_and_since_when(targets: Targets, engine: Engine) -> None:
     resources = Inventory(
         nodes=(
-            Node(name="n2", cpus=2, memory=2**40, since=3.5, type="large"),
-            Node(name="n1", cpus=1, memory=1, unavailable="no route", since=4.0),
+            Node(name="n2", cpus=2, memory=2**40, changed_at=3.5, type="large"),
+            Node(name="n1", cpus=1, memory=1, unavailable="no route", changed_at=4.0),
         ),
         node_types=(NodeType(name="large", cpus=2, memory=2**40, max_nodes=3),),
         own_queue=True,
@@ -70,7 +70,7 @@ def test_nodes_are_rows_with_a_state_and_since_when(targets: Targets, engine: En
     targets.save_check(local, resources, "", 5.0)
     assert targets.find("local").inventory == resources  # in the order of placement
     with reading(engine) as db:
-        rows = db.execute(select(nodes.c.name, nodes.c.state, nodes.c.since)).all()
+        rows = db.execute(select(nodes.c.name, nodes.c.state, nodes.c.changed_at)).all()
         stored = db.execute(select(table.c.inventory)).scalar_one()
     assert sorted(map(tuple, rows)) == [("n1", "unavailable", 4.0), ("n2", "ready", 3.5)]
     assert "nodes" not in stored

@@ -113,9 +113,9 @@ def _as_dict(series: "Series") -> dict[str, Any]:
 
 
 def _write_rows(metrics: "Sequence[Series]", *, is_single: bool) -> None:
-    titles = ["step", "timestamp", "value"]
+    titles = ["step", "logged_at", "value"]
     rows = [(series.key, point) for series in metrics for point in series]
-    cells = ([key, point.step, point.timestamp, point.value] for key, point in rows)
+    cells = ([key, point.step, point.logged_at, point.value] for key, point in rows)
     write_csv(titles if is_single else ["key", *titles], (row[is_single:] for row in cells))
     for series in metrics:
         if series.is_sampled:

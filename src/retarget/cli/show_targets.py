@@ -74,15 +74,14 @@ def _show_nodes(target: "Target") -> None:
 
 
 def _node_row(node: dict[str, Any]) -> list[Cell]:
-    since = (
-        "" if node["since"] is None else show_age(datetime.fromisoformat(node["since"]), utc_now())
-    )
+    changed_at = node["changed_at"]
+    age = "" if changed_at is None else show_age(datetime.fromisoformat(changed_at), utc_now())
     is_known = bool(node["cpus"])
     return [
         node["name"],
         node["type"],
         Text(node["state"], "green" if node["state"] == "ready" else "red"),
-        since,
+        age,
         show_amount(node["cpus"]) if is_known else "",
         show_memory(node["memory"]) if is_known else "",
         ", ".join(gpu.get("name") or gpu["id"] for gpu in node["gpus"]),

@@ -35,7 +35,7 @@ class Node(Value):
     gpus: tuple[Gpu, ...] = ()
     unavailable: str = ""  # why it takes no work now; empty if it does
     state: NodeState = NodeState.READY  # UNAVAILABLE if `unavailable` says why
-    since: float | None = None  # when it came into this state; the server sets it at a check
+    changed_at: float | None = None  # when it came into this state; the server sets it at a check
     type: str = ""  # the name of its node type, on a target that has such
 
     @model_validator(mode="before")
@@ -57,11 +57,12 @@ class Node(Value):
         An unavailable node keeps the resources that it had.
         """
         if before is None:
-            return self.model_copy(update={"since": now})
-        since = now if before.state is not self.state or before.since is None else before.since
+            return self.model_copy(update={"changed_at": now})
+        is_new = before.state is not self.state or before.changed_at is None
+        changed_at = now if is_new else before.changed_at
         if not self.unavailable:
-            return self.model_copy(update={"since": since})
-        change = {"unavailable": self.unavailable, "state": self.state, "since": since}
+            return self.model_copy(update={"changed_at": changed_at})
+        change = {"unavailable": self.unavailable, "state": self.state, "changed_at": changed_at}
         return before.model_copy(update=change)
 
 

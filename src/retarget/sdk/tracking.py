@@ -21,10 +21,10 @@ _SERIES = {"min": float | str | None, "max": float | str | None, "points": list[
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point of a metric; `timestamp` is when it was logged, in UTC."""
+    """One point of a metric; `logged_at` is in UTC."""
 
     step: int
-    timestamp: datetime
+    logged_at: datetime
     value: float
 
 

@@ -179,7 +179,7 @@ class NodeView(BaseModel):
     name: str
     type: str  # the name of its node type, if the target has such
     state: NodeState
-    since: Timestamp | None  # when it came into this state
+    changed_at: Timestamp | None  # when it came into this state
     unavailable: str  # why it takes no work now; empty if it does
     cpus: float
     memory: int

@@ -237,7 +237,7 @@ nodes = Table(
     Column("name", SafeText, primary_key=True),
     Column("position", Integer, nullable=False),  # jobs are placed in this order
     Column("state", SafeText, nullable=False),
-    Column("since", Double),
+    Column("changed_at", Double),
     Column("type", SafeText, nullable=False),
     Column("cpus", Double, nullable=False),
     Column("memory", BigInteger, nullable=False),

@@ -41,7 +41,7 @@ Sort = Annotated[
 
 class PointView(BaseModel):
     step: int
-    timestamp: Timestamp
+    logged_at: Timestamp
     value: Number
 
 
@@ -175,7 +175,7 @@ def _metric_views(run: Run) -> list[MetricView]:
 def _point_fields(metric: Metric) -> dict[str, Any]:
     return {
         "step": metric.step,
-        "timestamp": metric.logged_at / 1000,
+        "logged_at": metric.logged_at / 1000,
         "value": metric.value,
     }
 

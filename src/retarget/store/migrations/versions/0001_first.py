@@ -168,7 +168,7 @@ def _targets() -> None:
         sa.Column("name", sa.String, primary_key=True),
         sa.Column("position", sa.Integer, nullable=False),
         sa.Column("state", sa.String, nullable=False),
-        sa.Column("since", sa.Double),
+        sa.Column("changed_at", sa.Double),
         sa.Column("type", sa.String, nullable=False),
         sa.Column("cpus", sa.Double, nullable=False),
         sa.Column("memory", sa.BigInteger, nullable=False),
