@@ -49,14 +49,14 @@ class Execution:
         job_path: str,
         command: Sequence[str],
         *,
-        place: dict[str, int | None],
+        process: dict[str, int | None],
         terminal: dict[str, Any] | None = None,
     ) -> None:
-        """`place`: the `rank` or the `node`. `terminal`: its `rows`, `columns` and `term`."""
+        """`process`: the `rank` or the `node`. `terminal`: its `rows`, `columns` and `term`."""
         start = json.dumps({"command": list(command), "terminal": terminal}).encode()
         if len(start) > MAX_CONTENT_BYTES:
             raise Invalid(f"the command is too long: {len(start):,} bytes")
-        self._websocket = open_websocket(connection, f"{job_path}/exec", place)
+        self._websocket = open_websocket(connection, f"{job_path}/exec", process)
         self._send(START, start)
         self._seen_at = time.monotonic()
         self._exit: dict[str, Any] | None = None
@@ -86,27 +86,29 @@ class Execution:
         write: Write,
         *,
         stdin: int | None = None,
-        wake: int | None = None,
-        woken: Callable[[], None] = lambda: None,
+        signals: int | None = None,
+        on_signals: Callable[[], None] = lambda: None,
     ) -> tuple[int, str]:
         """Carry input and output until the command has ended. Return its exit code and the reason.
 
-        `write` gets the output. `stdin` is a descriptor to read; its end is passed on. `woken` is
-        called when `wake`, another descriptor, can be read.
+        `write` gets the output. `stdin` is a descriptor to read; its end is passed on.
+        `on_signals` is called when `signals`, another descriptor, can be read.
         """
         while self._exit is None:
-            sources = [] if wake is None else [wake]
+            sources = [] if signals is None else [signals]
             if stdin is not None and self._websocket.unsent_bytes < _MAX_UNSENT_BYTES:
                 sources.append(stdin)
             ready = wait(self._websocket, sources, _CHECK_SECONDS)
-            if wake in ready:
-                woken()
+            if signals in ready:
+                on_signals()
             if stdin is not None and stdin in ready and not self._read_input(stdin):
                 stdin = None
             if self._websocket.fileno() in ready:
                 self._receive(write)
             elif time.monotonic() - self._seen_at > _SILENCE_SECONDS:
-                raise ServerUnreachable("the server has fallen silent; the command was given up")
+                raise ServerUnreachable(
+                    "the server stopped responding, so the command was disconnected"
+                )
         return int(self._exit["code"]), str(self._exit["reason"])
 
     def finish(self, content: bytes) -> CommandResult:
