@@ -99,7 +99,7 @@ class IncomingBody:
             await lane.take(size)
         except TimeoutError:
             raise HTTPException(
-                503, "the server is receiving as much as it can hold; try again later"
+                503, "the server is receiving too much data at once; try again later"
             ) from None
         self._lane, self.size = lane, size
 
@@ -127,7 +127,7 @@ class IncomingBody:
 
 
 def _content_length(scope: Scope) -> int | None:
-    """Return the length of the body; None if only its end will tell."""
+    """Return the length of the body; None if it is not announced."""
     length: int | None = 0
     for name, value in scope["headers"]:
         if name == b"content-length":
