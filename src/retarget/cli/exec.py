@@ -90,7 +90,7 @@ def _carry(execution: "Execution", *, has_terminal: bool) -> tuple[int, str]:
                         raise KeyboardInterrupt
                     execution.signal("INT")
 
-        return execution.carry(_write, stdin=_STDIN, signals=signals, on_signals=handle_signals)
+        return execution.carry(_write, stdin=_STDIN, wake=signals, woken=handle_signals)
 
 
 def _write(kind: int, content: bytes) -> None:

@@ -86,21 +86,21 @@ class Execution:
         write: Write,
         *,
         stdin: int | None = None,
-        signals: int | None = None,
-        on_signals: Callable[[], None] = lambda: None,
+        wake: int | None = None,
+        woken: Callable[[], None] = lambda: None,
     ) -> tuple[int, str]:
         """Carry input and output until the command has ended. Return its exit code and the reason.
 
         `write` gets the output. `stdin` is a descriptor to read; its end is passed on.
-        `on_signals` is called when `signals`, another descriptor, can be read.
+        `woken` is called when `wake`, another descriptor, can be read.
         """
         while self._exit is None:
-            sources = [] if signals is None else [signals]
+            sources = [] if wake is None else [wake]
             if stdin is not None and self._websocket.unsent_bytes < _MAX_UNSENT_BYTES:
                 sources.append(stdin)
             ready = wait(self._websocket, sources, _CHECK_SECONDS)
-            if signals in ready:
-                on_signals()
+            if wake in ready:
+                woken()
             if stdin is not None and stdin in ready and not self._read_input(stdin):
                 stdin = None
             if self._websocket.fileno() in ready:
