@@ -81,7 +81,7 @@ docs: setup  ## Run every example in the docs
 bench: setup  ## Compare with other tools: all subjects, or ONLY=tracking
 	$(BIN)/python -m benchmarks $(ONLY)
 
-everything:  ## Run all that the other commands leave out, with new seeds (hours), or ONLY="test chaos"
+everything:  ## Run all that the other commands exclude, with new seeds (hours), or ONLY="test chaos"
 	@echo "seed $(SEED); to repeat a part: make everything ONLY=chaos SEED=$(SEED)"
 	@failed=; for part in $(or $(ONLY),$(PARTS)); do \
 	    echo "== $$(date +%T) $$part"; $(MAKE) --no-print-directory $$part EVERYTHING=yes SEED=$(SEED) ONLY= || failed="$$failed $$part"; \

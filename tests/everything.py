@@ -35,8 +35,8 @@ _LONG = (
     "tests/trouble/",
 )
 _STAGES = "tests/chaos/test_stages.py::"
-# Two complementary sets of parts show each part killed and alive; three of them, in turn, show
-# every pair of parts in each way, and every stage with each part in each way.
+# A test kills one of these sets and spares the other. The three pairs alternate over the stages, so
+# that every two components occur in each combination, and each one killed and alive at every stage.
 _PAIRWISE = (
     ("server", "runner+script"),
     ("runner", "server+script"),

@@ -77,7 +77,7 @@ class Terminal:
         return self.process.returncode
 
     def is_restored(self) -> bool:
-        """Tell whether the terminal has the settings that it had before the program."""
+        """Return whether the terminal has the settings that it had before the program."""
         return termios.tcgetattr(self._slave) == self.settings
 
     def _read(self, deadline: float) -> bool:

@@ -1,4 +1,4 @@
-"""Blobs that lost bytes, as after a power cut: they are found, set aside and sent again."""
+"""Blobs that lost bytes, as after a power cut: they are found, moved away and sent again."""
 
 import os
 from pathlib import Path

@@ -23,7 +23,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def world(engine: Engine, tmp_path: Path) -> World:
-    clock, drivers, woken = Clock(), dict[str, StubDriver](), threading.Event()
+    clock, drivers, work_available = Clock(), dict[str, StubDriver](), threading.Event()
 
     def connect(target: Target) -> StubDriver:
         return drivers[target.name]
@@ -32,7 +32,7 @@ def world(engine: Engine, tmp_path: Path) -> World:
         engine,
         tmp_path,
         connect=connect,
-        wake=woken.set,
+        wake=work_available.set,
         now=clock,
     )
-    return World(context, clock, drivers, woken)
+    return World(context, clock, drivers, work_available)

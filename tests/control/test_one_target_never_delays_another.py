@@ -59,7 +59,7 @@ def dead(world: World) -> DeadHost:
 def start(world: World, dead: DeadHost) -> Iterator[Callable[[], None]]:
     """Start the loop. At the end, the dead host answers, and the loop stops."""
     object.__setattr__(world.context, "now", time.time)
-    loop = Loop(world.context, world.woken, interval_seconds=0.05)
+    loop = Loop(world.context, world.work_available, interval_seconds=0.05)
     yield loop.start
     dead.released.set()
     loop.stop()

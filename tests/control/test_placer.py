@@ -63,7 +63,7 @@ def test_few_jobs_are_placed_in_a_round_between_two_polls_and_the_next_round_com
     for _ in range(5):
         world.submit("t")
     live, reasons = placer.place(world.targets.refresh(), explain=False)
-    assert (len(live), reasons, world.woken.is_set()) == (2, [], True)
+    assert (len(live), reasons, world.work_available.is_set()) == (2, [], True)
     live, _ = placer.place(world.targets.refresh(), explain=True)
     assert len(live) == 5
 

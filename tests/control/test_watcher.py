@@ -118,7 +118,7 @@ def test_a_silent_launch_is_retried_after_its_limit(
     world.clock.time += 1
     poll(world, watcher)
     assert world.job(job).state is JobState.QUEUED
-    assert world.woken.is_set()
+    assert world.work_available.is_set()
 
 
 def test_a_canceled_launch_on_a_silent_host_ends_soon(
@@ -137,11 +137,11 @@ def test_a_runner_that_died_is_launched_again(
 ) -> None:
     job = launch()
     driver.observation = DEAD
-    world.woken.clear()
+    world.work_available.clear()
     poll(world, watcher)
     assert phase(world, job) is AttemptPhase.UNCONFIRMED
     assert world.table.next_launch() < world.clock()  # at once
-    assert world.woken.is_set()
+    assert world.work_available.is_set()
     assert world.attempt(job).resumes == 1
     assert poll(world, watcher) == []  # not before it was launched again
 

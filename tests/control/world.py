@@ -144,7 +144,7 @@ class World:
     context: Context
     clock: Clock
     drivers: dict[str, StubDriver]
-    woken: threading.Event
+    work_available: threading.Event
     executors: QueuedExecutors = field(default_factory=QueuedExecutors)
     numbers: Any = field(default_factory=count)
 

@@ -34,8 +34,8 @@ def server(server_id: str, host: str) -> ServerRecord:
     [
         (None, "main", True),  # any server can reach it
         (None, None, True),  # nobody ever had it
-        ("here", "main", True),  # a part of this machine
-        ("there", "main", False),  # a part of another machine, whose server may come back
+        ("here", "main", True),  # belongs to this machine
+        ("there", "main", False),  # belongs to another machine, whose server may come back
         ("there", "other", True),  # its last holder, now on this machine: a container that moved
     ],
 )

@@ -81,12 +81,12 @@ def test_the_longest_come_first() -> None:
 
 
 def test_each_clause_of_the_contract_always_runs_on_hosts_or_on_docker() -> None:
-    places = (
+    classes = (
         "test_container.py::TestDocker",
         "test_container.py::TestPodman",
         "test_ssh.py::TestSsh",
     )
-    tests = [f"tests/drivers/{place}::test_{n}" for n in range(70) for place in places]
+    tests = [f"tests/drivers/{name}::test_{n}" for n in range(70) for name in classes]
     remaining = {*tests} - left_to_everything(tests)
     clauses = sorted(test.rpartition("_")[2] for test in remaining)
     assert clauses == sorted(map(str, range(70)))

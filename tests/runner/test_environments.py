@@ -50,7 +50,7 @@ def test_a_program_of_another_python_is_named(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for name in ("othertest", "shimtest"):
-        line = f"environment: {name} is not in the job's environment; this is {tmp_path / name}\n"
+        line = f"environment: {name} is not in the job's environment; using {tmp_path / name}\n"
         assert harness.run(name).stream("prepare").decode() == line
     for command in (["plain"], ["python", "-c", ""], [str(tmp_path / "othertest")]):
         assert b"is not in" not in harness.run(*command).stream("prepare")

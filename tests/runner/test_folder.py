@@ -157,7 +157,7 @@ def test_a_journal_that_knows_less_than_the_server_starts_nothing(harness: Runne
     (launch.folder / "launch.json").write_text(json.dumps(content))
     reports = launch.start().finish()
     assert reports.finished["outcome"] == "lost"
-    assert "lost a part of the journal" in reports.finished["reason"]
+    assert "lost part of the journal" in reports.finished["reason"]
     assert reports.stream() == b"started\n"
     assert "forgotten" in reports.kinds
     assert processes.leftovers(launch.key, []) == []

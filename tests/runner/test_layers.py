@@ -148,7 +148,7 @@ def test_uv_in_a_job_uses_the_certificates_of_the_machine(harness: RunnerHarness
 
 @pytest.fixture(params=["/usr/bin/python3", os.path.realpath(sys.executable)])
 def installed(request: pytest.FixtureRequest) -> str:
-    """An interpreter that is no virtual environment: that of the system, and that of the tests."""
+    """An interpreter outside of virtual environments: that of the system, and that of the tests."""
     if not os.path.exists(request.param):
         pytest.skip(f"there is no {request.param}")
     return request.param

@@ -43,7 +43,7 @@ OUTPUTS = {
         "Failed to download `x @ https://127.0.0.1:9/x.whl`: Request failed after 3 retries: "
         "Connection refused (os error 111)",
     ),
-    "a line that is no requirement": (
+    "a line that is not a requirement": (
         "error: Couldn't parse requirement in `r.txt` at position 0\n"
         '  cause: no such comparison operator "=", must be one of ~= == != <= >= < > ===\n'
         "         numpy=1.2\n"

@@ -90,7 +90,7 @@ class Watched:
         ]
 
     def logged_problems(self) -> list[str]:
-        """Return the lines of the server's log that are no information."""
+        """Return the lines of the server's log above the level INFO."""
         lines = (self.home / "server-output").read_text().splitlines()
         return [line for line in lines if " INFO " not in line]
 

@@ -33,16 +33,16 @@ def _can_unshare() -> bool:
 
 
 @contextmanager
-def small_disk(place: Path, size: str) -> Generator[Path]:
+def small_disk(path: Path, size: str) -> Generator[Path]:
     """Mount a disk of this size, such as 8m, until the end of the block."""
     need_root()
-    place.mkdir(parents=True, exist_ok=True)
+    path.mkdir(parents=True, exist_ok=True)
     options = f"size={size},mode=700"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "retarget-test", place], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "retarget-test", path], check=True)
     try:
-        yield place
+        yield path
     finally:
-        subprocess.run(["umount", "--lazy", place], check=True)
+        subprocess.run(["umount", "--lazy", path], check=True)
 
 
 def fill(disk: Path, *, leave: int = 0) -> Path:
@@ -70,8 +70,8 @@ def as_other_user(*command: str, holding: Path) -> list[str]:
     for gate in set(closed.values()):
         steps.append(f"mount -t tmpfs -o mode=755 retarget-test {shlex.quote(str(gate))}")
     for number, path in enumerate(closed):
-        place = shlex.quote(str(path))
-        steps += [f"mkdir -p {place}", f"mount --move {shlex.quote(f'{holding}/{number}')} {place}"]
+        target, source = shlex.quote(str(path)), shlex.quote(f"{holding}/{number}")
+        steps += [f"mkdir -p {target}", f"mount --move {source} {target}"]
     prefix = f"setpriv --reuid {OTHER_UID} --regid {OTHER_UID} --clear-groups"
     steps.append(f"exec {prefix} {shlex.join(command)}")
     return ["unshare", "--mount", "sh", "-c", " && ".join(["umask 022", *steps])]

@@ -20,8 +20,8 @@ _HOLD = "import os, time\nwhile not os.path.exists({gate!r}): time.sleep(0.02)\n
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """A server whose home is a disk of 32 MB."""
-    place = tmp_path_factory.mktemp("disk")
-    with small_disk(place, "32m") as home, serving(home, RETARGET_POLL_SECONDS="0.2") as api:
+    mount_point = tmp_path_factory.mktemp("disk")
+    with small_disk(mount_point, "32m") as home, serving(home, RETARGET_POLL_SECONDS="0.2") as api:
         yield api
         (home / "ballast").unlink(missing_ok=True)
         for job in api.ask("GET", "/api/jobs", limit=1000).json:

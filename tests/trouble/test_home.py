@@ -61,8 +61,8 @@ def test_a_read_only_home_is_one_sentence(retarget: Cli, tmp_path: Path) -> None
     with small_disk(tmp_path / "disk", "1m") as disk:
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         assert "Read-only file system" in _refusal(disk)
-        for name, place in (("RETARGET_HOME", disk), ("HOME", disk)):
-            own = {"RETARGET_HOME": "", name: str(place)}
+        for name, folder in (("RETARGET_HOME", disk), ("HOME", disk)):
+            own = {"RETARGET_HOME": "", name: str(folder)}
             done = retarget("job", "list", env=own)
             assert (done.returncode, done.stderr.count("\n")) == (1, 1)
             assert "cannot be used (Read-only file system); set RETARGET_HOME" in done.stderr

@@ -168,7 +168,7 @@ class _Swapping:
     def __init__(self, file: Path, secret: Path) -> None:
         self.file, self.secret, self.content = file, secret, b""
 
-    def collect(self, body: Iterable[bytes], length: int) -> list[str]:
+    def send_files(self, body: Iterable[bytes], length: int) -> list[str]:
         self.file.rename(self.file.with_name("aside"))
         self.file.symlink_to(self.secret)
         for piece in body:
@@ -181,9 +181,9 @@ def test_a_link_that_replaces_an_output_while_it_is_collected_is_not_followed(
     tmp_path: Path, which: str
 ) -> None:
     outputs, secret = tmp_path / "launch/work/outputs", tmp_path / "secret"
-    for place, content in ((outputs, "mine, so."), (secret, "not yours")):
-        (place / "deep").mkdir(parents=True)
-        (place / "deep/model").write_text(content)
+    for folder, content in ((outputs, "mine, so."), (secret, "not yours")):
+        (folder / "deep").mkdir(parents=True)
+        (folder / "deep/model").write_text(content)
     (tmp_path / "launch/streams").mkdir()
     server = _Swapping(outputs / which, secret / which)
     with pytest.raises(OSError, match=r"elsewhere|Not a directory"):

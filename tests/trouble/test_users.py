@@ -124,8 +124,8 @@ def test_a_launch_that_its_script_closed_ends_and_does_not_hold_up_others(
     users: tuple[User, User],
 ) -> None:
     _, other = users
-    for place in ("..", "../streams", "../runner.log"):
-        close = f"import os; print('seen', flush=True); os.chmod({place!r}, 0)"
+    for path in ("..", "../streams", "../runner.log"):
+        close = f"import os; print('seen', flush=True); os.chmod({path!r}, 0)"
         done = other.run("run", "--code", ".", "--", "python", "-c", close)
         assert (done.returncode, done.stdout) == (0, "seen\n"), done.stderr
 

@@ -33,7 +33,8 @@ class Blobs:
     def checked_path(self, digest: str, size: int | None) -> Path:
         """Return the path of a blob. Raise NotFound if there is none or it is damaged.
 
-        One of another size is verified, and set aside if it is damaged. None: always verify.
+        One of another size is verified, and moved to `damaged/` if it is damaged. With a size of
+        None it is always verified.
         """
         path = self.path(digest)
         if path.stat().st_size != size and not self.verify(digest):
@@ -61,7 +62,7 @@ class Blobs:
         return missing
 
     def verify(self, digest: str) -> bool:
-        """Tell whether a blob exists and is undamaged. A damaged one is set aside."""
+        """Return whether a blob exists and is undamaged. Move a damaged one to `damaged/`."""
         path = self._path_for(digest)
         try:
             if blake3().update_mmap(path).hexdigest() == digest:

@@ -25,7 +25,7 @@ class Scrub:
         self._thread.join(timeout=10)
 
     def round(self) -> list[str]:
-        """Verify every blob and return the digests of damaged ones, which are set aside."""
+        """Verify every blob. Return the digests of damaged ones, moved to `damaged/`."""
         damaged: list[str] = []
         for digest in self._blobs.digests():
             size = self._size(digest)

@@ -74,7 +74,7 @@ def exec_(
 
 def _carry(execution: "Execution", *, has_terminal: bool) -> tuple[int, str]:
     """Connect this process with the command until that has ended."""
-    with _signals() as (wake, numbers), _raw_terminal(has_terminal):
+    with _signals() as (signals, numbers), _raw_terminal(has_terminal):
         interrupts = 0
 
         def handle_signals() -> None:
@@ -90,7 +90,7 @@ def _carry(execution: "Execution", *, has_terminal: bool) -> tuple[int, str]:
                         raise KeyboardInterrupt
                     execution.signal("INT")
 
-        return execution.carry(_write, stdin=_STDIN, wake=wake, woken=handle_signals)
+        return execution.carry(_write, stdin=_STDIN, wake=signals, woken=handle_signals)
 
 
 def _write(kind: int, content: bytes) -> None:
@@ -113,7 +113,7 @@ def _size() -> tuple[int, int]:
 
 @contextmanager
 def _signals() -> Generator[tuple[int, Any]]:
-    """Collect signals. Yield a descriptor that becomes readable, and what returns their numbers."""
+    """Collect signals. Yield a descriptor to wait on, and a function that returns the numbers."""
     read, write = os.pipe()
     os.set_blocking(read, False)
     os.set_blocking(write, False)

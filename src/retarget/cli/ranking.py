@@ -32,7 +32,7 @@ def best(key: str, values: Sequence[Any]) -> set[int]:
 
 
 def best_first(sort: str) -> str | None:
-    """Return the order that puts the best values of a metric first; None if `sort` is no metric.
+    """Return the order that puts the best values of a metric first; None if `sort` is not a metric.
 
     An order that states its direction is returned unchanged.
     """

@@ -198,7 +198,7 @@ def prune(
 
 
 def _new_bytes(log: FileIO, previous_log: Path) -> bytes:
-    """Return what was added to a log. If it was begun anew, its earlier content is in another."""
+    """Return what was added to a log. If it was rotated, a part is in the previous file."""
     position = log.tell()
     if os.fstat(log.fileno()).st_size >= position:
         return log.readall()

@@ -62,8 +62,8 @@ def submit_and_watch(
 ) -> int:
     """Submit a job and watch it, or with `detach` print its name or JSON; return the exit code.
 
-    `code` is the folder that was sent: a terminal shows the job's paths as paths in it. The end of
-    a job that only builds is shown if it failed.
+    `code` is the folder that was sent: a terminal shows the job's paths as paths in it. The result
+    of a job that only builds is shown only if it failed.
     """
     events: Events = SimpleQueue()
     with Interrupts(events):  # from here on Ctrl-C is about a job

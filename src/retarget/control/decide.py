@@ -84,7 +84,7 @@ def on_silence(
     """Return why a silent launch is given up, or None, and the reason its job shows meanwhile.
 
     A launch is retried only after its own runner, which counts the same time, has stopped it. A
-    canceled job need not wait for that: nothing is started in its place.
+    canceled job need not wait for that: nothing is started instead of it.
     """
     silence = now - (attempt.last_seen_at or attempt.created_at)
     if attempt.lost_after is not None:

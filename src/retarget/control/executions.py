@@ -19,7 +19,7 @@ _NOT_RUNNING = {
 }
 
 
-class Place(NamedTuple):
+class ScriptProcess(NamedTuple):
     """A process of the script of a job."""
 
     node: int
@@ -28,10 +28,10 @@ class Place(NamedTuple):
 
 def open_exec(
     context: Context, name: str, *, rank: int | None, node: int | None
-) -> tuple[socket.socket, Place]:
-    """Connect to the runner of a running job. Raise Conflict, with the reason, if it cannot be."""
+) -> tuple[socket.socket, ScriptProcess]:
+    """Connect to the runner of a job. Raise Conflict, with the reason, if that is impossible."""
     job = context.jobs.find(name)
-    place = place_of(job, rank=rank, node=node)
+    process = process_of(job, rank=rank, node=node)
     if job.state is not S.RUNNING:
         raise Conflict(f"job {job.name!r} {_why_not(job)}; a command needs a running job")
     attempt: Attempt = context.jobs.attempts(job.id)[-1]
@@ -41,11 +41,11 @@ def open_exec(
         raise Conflict(f"targets of kind {kind!r} cannot run commands beside a script")
     if attempt.handle is None:  # the driver has not returned yet
         raise Conflict(f"job {job.name!r} is still being launched; try again")
-    return driver.open_exec(Handle(attempt.handle), place.node), place
+    return driver.open_exec(Handle(attempt.handle), process.node), process
 
 
-def place_of(job: Job, *, rank: int | None, node: int | None) -> Place:
-    """Return the process that a rank or a node means: by default the first one. Pure."""
+def process_of(job: Job, *, rank: int | None, node: int | None) -> ScriptProcess:
+    """Return the process with a rank, or the first one on a node. By default rank 0. Pure."""
     size, nodes = job.spec.processes_per_node, job.spec.nodes
     if rank is not None and node is not None:
         raise Invalid("rank and node exclude each other; choose one", field="rank")
@@ -53,7 +53,9 @@ def place_of(job: Job, *, rank: int | None, node: int | None) -> Place:
         raise Invalid(f"job {job.name!r} has no rank {rank}: it has {size * nodes}", field="rank")
     if node is not None and not 0 <= node < nodes:
         raise Invalid(f"job {job.name!r} has no node {node}: it has {nodes}", field="node")
-    return Place(node or 0, 0) if rank is None else Place(rank // size, rank % size)
+    if rank is None:
+        return ScriptProcess(node or 0, 0)
+    return ScriptProcess(rank // size, rank % size)
 
 
 def _why_not(job: Job) -> str:

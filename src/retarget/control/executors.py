@@ -107,7 +107,7 @@ class TargetExecutors:
     def _next(
         self, target: str, lane: Lane, threads: _Threads
     ) -> tuple[str, Callable[[], object]] | None:
-        """Wait for work. Return None if this thread shall end: it is removed then."""
+        """Wait for work. Return None if this thread must end: it is removed then."""
         with self._lock:
             threads.idle += 1
             threads.has_work.wait_for(
@@ -126,7 +126,7 @@ def _run_and_log(key: str, work: Callable[[], object]) -> None:
     try:
         work()
     except (DatabaseUnreachable, LeaseLost):
-        pass  # is logged where it was found out; the next round tries again, here or elsewhere
+        pass  # is logged where it was detected; the next round tries again, here or elsewhere
     except RetargetError as error:
         _log.error("%s: %s", key, error)
     except Exception:  # noqa: BLE001 - the edge of a thread

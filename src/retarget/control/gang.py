@@ -20,7 +20,7 @@ def apply_events(member: Member, events: Sequence[dict[str, Any]], now: float) -
 
 
 def is_next(event: dict[str, Any], events_acked: int) -> bool:
-    """Tell whether an event follows those that were processed. Pure.
+    """Return whether an event follows those that were processed. Pure.
 
     After a `forgotten` event, those before it will never come: the runner's host has lost them.
     """

@@ -20,7 +20,7 @@ def take_kept(context: Context, job: Job, event: dict[str, Any], node: int = 0) 
     try:
         kept = _reports.validate_python(event)
     except ValidationError as error:
-        _log.warning("job %s: its runner reported kept files wrongly: %s", job.name, error)
+        _log.warning("job %s: its runner sent an invalid report of kept files: %s", job.name, error)
         return
     context.kept_files.put(job.id, job.attempt, node, kept)
 

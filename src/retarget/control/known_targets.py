@@ -59,9 +59,10 @@ class KnownTargets:
         changed = {name for name, lease in self._leases.items() if before.get(name) != lease}
         lost = before.keys() - self._leases.keys()
         contexts = {name: self._context.under(self._leases[name]) for name in changed}
-        kept = {name: it for name, it in self._contexts.items() if name not in changed | lost}
-        self._contexts = kept | contexts
-        self._table.drop(changed | lost)
+        replaced = changed | lost
+        unchanged = {name: old for name, old in self._contexts.items() if name not in replaced}
+        self._contexts = unchanged | contexts
+        self._table.drop(replaced)
         self.expire()
 
     def is_held(self, name: str) -> bool:

@@ -38,28 +38,28 @@ Pair = tuple[Job, Attempt]
 
 
 @dataclass(frozen=True)
-class _Try:
-    """One launch of an attempt, as a thread does it."""
+class _Task:
+    """One launch of an attempt, which one thread performs."""
 
     context: Context  # under the lease of the moment when it was decided
     job: Job
     attempt: Attempt
     entry: Entry
     is_first: bool  # nothing of the attempt has reached its target
-    begun: float  # by the clock of the table
+    begun_at: float  # by the clock of the table
 
 
 @dataclass(frozen=True)
 class _Outcome:
     event: AttemptEvent
-    explains_silence: bool | None = None  # what it made of the job's reason; None: nothing
+    explains_silence: bool | None = None  # whether the job's reason says so now; None: unchanged
 
 
 class Launcher:
     """The loop calls `launch`; the rest runs in the threads of the targets.
 
     An attempt in the phase LAUNCHING belongs to one thread: nothing else launches it until that
-    thread has told the table how its launch ended.
+    thread has reported to the table how its launch ended.
     """
 
     def __init__(
@@ -88,20 +88,20 @@ class Launcher:
             if entry is not None:
                 is_first = before.phase is AttemptPhase.PLACED
                 context = self._targets.context(attempt.target)
-                self._submit(_Try(context, job, attempt, entry, is_first, now))
+                self._submit(_Task(context, job, attempt, entry, is_first, now))
 
-    def _submit(self, this: _Try) -> None:
-        key = this.attempt.key
-        begun = self._executors.submit(
-            this.attempt.target, Lane.LAUNCH, f"attempt {key}", lambda: self._run(this)
+    def _submit(self, task: _Task) -> None:
+        key = task.attempt.key
+        is_submitted = self._executors.submit(
+            task.attempt.target, Lane.LAUNCH, f"attempt {key}", lambda: self._run(task)
         )
-        if not begun:  # the thread of the last launch is just ending: next round
-            self._table.apply(this.entry, _failure(nothing_started=this.is_first))
+        if not is_submitted:  # the thread of the last launch is just ending: next round
+            self._table.apply(task.entry, _failure(nothing_started=task.is_first))
 
-    def _run(self, this: _Try) -> None:
+    def _run(self, task: _Task) -> None:
         outcome = _Outcome(AttemptEvent.LAUNCH_FAILED)
         try:
-            outcome = self._try(self._fresh(this))
+            outcome = self._try(self._fresh(task))
         except Gone:
             pass  # it ended while this launch was waiting for a thread
         finally:
@@ -109,38 +109,38 @@ class Launcher:
             if outcome.event is not AttemptEvent.LAUNCHED:
                 not_before = self._table.clock() + self._retry_seconds
             self._table.apply(
-                this.entry,
+                task.entry,
                 outcome.event,
                 not_before=not_before,
                 explains_silence=outcome.explains_silence,
             )
 
-    def _fresh(self, this: _Try) -> _Try:
+    def _fresh(self, task: _Task) -> _Task:
         """Return a launch with the attempt as it is now, or raise Gone if it has ended."""
-        if self._table.clock() - this.begun <= _FRESH_SECONDS:
-            return this
-        job, attempt = current_attempt(this.context, this.attempt.key)
-        return replace(this, job=job, attempt=attempt, begun=self._table.clock())
+        if self._table.clock() - task.begun_at <= _FRESH_SECONDS:
+            return task
+        job, attempt = current_attempt(task.context, task.attempt.key)
+        return replace(task, job=job, attempt=attempt, begun_at=self._table.clock())
 
-    def _try(self, this: _Try) -> _Outcome:
+    def _try(self, task: _Task) -> _Outcome:
         """Launch an attempt, or launch it again: then its runner learns this server's address."""
-        if this.is_first and this.job.state is JobState.CANCELING:
-            end_attempt(this.context, this.attempt, _CANCELED)
+        if task.is_first and task.job.state is JobState.CANCELING:
+            end_attempt(task.context, task.attempt, _CANCELED)
             return _Outcome(AttemptEvent.NOTHING_STARTED)
         try:
-            driver, handle = self._send(this)
+            driver, handle = self._send(task)
         except LaunchRejected as error:
             if error.log:
-                this.context.streams.append(this.attempt.key, "prepare", 0, error.log.encode())
-            end_attempt(this.context, this.attempt, str(error))
+                task.context.streams.append(task.attempt.key, "prepare", 0, error.log.encode())
+            end_attempt(task.context, task.attempt, str(error))
             return _Outcome(AttemptEvent.LAUNCH_FAILED)
         except (TargetUnreachable, OSError) as error:
-            return self._on_failure(this, error)
-        return self._adopt(this, driver, handle)
+            return self._on_failure(task, error)
+        return self._adopt(task, driver, handle)
 
-    def _send(self, this: _Try) -> tuple[Driver, Handle]:
+    def _send(self, task: _Task) -> tuple[Driver, Handle]:
         """Pass an attempt to its driver, unless the target had it before and has lost it."""
-        context, job, attempt = this.context, this.job, this.attempt
+        context, job, attempt = task.context, task.job, task.attempt
         target = self._targets.find(attempt.target)
         driver = context.connect(target)
         if attempt.handle is not None:
@@ -152,52 +152,52 @@ class Launcher:
             context.sync()
         return driver, driver.launch(launch_of(context, job, attempt, target.inventory))
 
-    def _adopt(self, this: _Try, driver: Driver, handle: Handle) -> _Outcome:
-        attempt = this.attempt
+    def _adopt(self, task: _Task, driver: Driver, handle: Handle) -> _Outcome:
+        attempt = task.attempt
         if attempt.handle != handle:
-            change: AttemptChange = {"handle": handle, "launched_at": this.context.now()}
-            this.context.jobs.change_attempt(attempt.key, change)
+            change: AttemptChange = {"handle": handle, "launched_at": task.context.now()}
+            task.context.jobs.change_attempt(attempt.key, change)
             try:
-                this.context.targets.find(attempt.target)
+                task.context.targets.find(attempt.target)
             except NotFound:  # detached with force meanwhile: nothing else stops it
                 launched = attempt.model_copy(update={"handle": handle})
-                cancel_and_forget(this.context, driver, launched)
-        elif this.entry.explains_silence:
-            this.context.jobs.explain(this.job, reason_after_silence(this.job))
-        if this.job.state is JobState.CANCELING:
-            this.context.wake()
+                cancel_and_forget(task.context, driver, launched)
+        elif task.entry.explains_silence:
+            task.context.jobs.explain(task.job, reason_after_silence(task.job))
+        if task.job.state is JobState.CANCELING:
+            task.context.wake()
         return _Outcome(AttemptEvent.LAUNCHED, explains_silence=False)
 
-    def _on_failure(self, this: _Try, error: Exception) -> _Outcome:
-        nothing_started = this.is_first and isinstance(error, NothingStarted)
+    def _on_failure(self, task: _Task, error: Exception) -> _Outcome:
+        nothing_started = task.is_first and isinstance(error, NothingStarted)
         outcome = _Outcome(_failure(nothing_started=nothing_started))
         is_ready = not isinstance(error, NotReady)
-        if this.job.state is JobState.CANCELING and (nothing_started or not is_ready):
-            end_attempt(this.context, this.attempt, _CANCELED)
+        if task.job.state is JobState.CANCELING and (nothing_started or not is_ready):
+            end_attempt(task.context, task.attempt, _CANCELED)
             return outcome
         if (
             nothing_started
             and is_ready
-            and self._checks.is_unavailable(this.context, this.attempt, since=this.begun)
-            and self._unplace(this, error)
+            and self._checks.is_unavailable(task.context, task.attempt, since=task.begun_at)
+            and self._unplace(task, error)
         ):
             return outcome
-        return self._explain_or_end(this, error, outcome)
+        return self._explain_or_end(task, error, outcome)
 
-    def _unplace(self, this: _Try, error: Exception) -> bool:
+    def _unplace(self, task: _Task, error: Exception) -> bool:
         """Undo a placement that started nothing. Return whether it was undone."""
         reason = f"{error}; nothing was started, and the job waits for another node"
-        job, now = this.job, this.context.now()
+        job, now = task.job, task.context.now()
         try:
-            this.context.jobs.unplace(job, this.attempt, reason=reason, now=now)
+            task.context.jobs.unplace(job, task.attempt, reason=reason, now=now)
         except Conflict:  # the next launch shows what happened
             return False
-        this.context.wake()
+        task.context.wake()
         return True
 
-    def _explain_or_end(self, this: _Try, error: Exception, outcome: _Outcome) -> _Outcome:
+    def _explain_or_end(self, task: _Task, error: Exception, outcome: _Outcome) -> _Outcome:
         """Write why a launch is tried again later, or end its attempt: it took too long."""
-        job, attempt, now = this.job, this.attempt, this.context.now()
+        job, attempt, now = task.job, task.attempt, task.context.now()
         may_take_long = isinstance(error, NotReady) or attempt.handle is not None
         silence = Observation(phase=Phase.SILENT, reason=str(error))
         lost, _ = on_silence(job, attempt, silence, now)
@@ -209,15 +209,15 @@ class Launcher:
             limit = show_duration(_LAUNCH_TIMEOUT_SECONDS)
             lost = f"the job could not be launched within {limit}: {error}"
         if lost is not None:
-            end_attempt(this.context, attempt, lost)
+            end_attempt(task.context, attempt, lost)
             return outcome
         why = str(error) if may_take_long else f"the job cannot be launched yet: {error}; retrying"
-        this.context.jobs.explain(job, why)
+        task.context.jobs.explain(job, why)
         return replace(outcome, explains_silence=attempt.handle is not None)
 
 
 def _is_due(job: Job, entry: Entry, now: float) -> bool:
-    """Tell whether to launch an attempt now. One that is canceled before that need not wait."""
+    """Return whether to launch an attempt now. If it is canceled, it need not wait."""
     is_canceled = job.state is JobState.CANCELING and entry.phase is AttemptPhase.PLACED
     return now >= entry.not_before or is_canceled
 

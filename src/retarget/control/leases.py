@@ -48,7 +48,7 @@ class LeaseKeeper:
         self._leases = leases
         self._targets = targets
         self._server = server
-        self._is_local = is_local  # whether a target is a part of this machine
+        self._is_local = is_local  # whether a target belongs to this machine
         self._clock = clock
         self._validity = Validity()
         self._held: Mapping[str, Lease] = {}
@@ -106,7 +106,7 @@ class LeaseKeeper:
             raise LeaseLost(f"another server looks after target {lease.target!r} now")
 
     def elsewhere(self, target: str) -> str | None:
-        """Return the address of the server that has this target on its machine; None if any has."""
+        """Return the address of the server on this target's machine; None if any server will do."""
         return self._elsewhere.get(target)
 
     def claim(self, target: Target) -> None:
@@ -146,7 +146,7 @@ class LeaseKeeper:
             try:
                 self.renew()
             except DatabaseUnreachable:
-                pass  # is logged where it was found out
+                pass  # is logged where it was detected
             except Conflict as error:
                 _log.error("%s; stopping", error)
                 self._on_replaced()
@@ -155,7 +155,7 @@ class LeaseKeeper:
                 _log.exception("the leases could not be renewed")
 
     def _register_again(self) -> None:
-        """Start anew, after this server could not renew for so long that others removed it."""
+        """Register again: this server failed to renew for so long that others removed it."""
         if not self._leases.is_current(self._server):
             raise Conflict(
                 f"another server with the id {self._server.id!r} uses this database, "
@@ -173,7 +173,8 @@ class LeaseKeeper:
     def _is_part_of_a_machine(self, free: FreeTarget) -> bool:
         if free.epoch is not None:
             return free.host is not None  # known without loading its driver
-        return any(self._is_local(it) for it in self._targets.list() if it.name == free.target)
+        targets = [target for target in self._targets.list() if target.name == free.target]
+        return any(map(self._is_local, targets))
 
     def _take(self, free: FreeTarget, *, is_local: bool) -> None:
         host = self._server.host if is_local else None
@@ -191,6 +192,6 @@ def _log_changes(before: Mapping[str, Lease], after: Mapping[str, Lease]) -> Non
     lost = [name for name, lease in before.items() if after.get(name) != lease]
     new = [name for name, lease in after.items() if before.get(name) != lease]
     if lost:
-        _log.info("another server looks after %s, or nobody has to", ", ".join(lost))
+        _log.info("another server looks after %s, or it was detached", ", ".join(lost))
     if new:
         _log.info("looking after %s", ", ".join(new))

@@ -28,7 +28,7 @@ def take_lock(context: Context, job: Job, event: dict[str, Any]) -> str | None:
     try:
         return context.locks.add(digest, Lock.model_validate(reported), context.now())
     except ValidationError as error:
-        _log.warning("job %s: its runner reported a wrong lock: %s", job.name, error)
+        _log.warning("job %s: its runner sent an invalid lock: %s", job.name, error)
         return None
 
 

@@ -154,7 +154,7 @@ def _demand(spec: JobSpec, *, nodes: int) -> Demand:
 
 
 def _shortages(spec: JobSpec, nodes: Sequence[_Free]) -> tuple[Shortage, ...]:
-    """Return what the node that comes closest lacks; nothing if it lacks only company."""
+    """Return what the node that comes closest lacks; nothing if only more nodes are missing."""
     if not nodes:
         return ()
     best = max(nodes, key=lambda node: (node.fits(spec), _could_hold(node.node, spec), node.cpus))

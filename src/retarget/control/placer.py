@@ -1,4 +1,4 @@
-"""Places jobs: gives the first of each queue what they need, and explains why the others wait."""
+"""Places the jobs at the head of each queue, and explains why the others wait."""
 
 from collections.abc import Iterator, Sequence
 
@@ -37,7 +37,7 @@ class Placer:
         queues = {
             target.name: self._context.jobs.queued(target.name, limit=limit) for target in targets
         }
-        live = [it for it in self._context.jobs.live() if self._targets.is_held(it[1].target)]
+        live = [pair for pair in self._context.jobs.live() if self._targets.is_held(pair[1].target)]
         reasons = list[Reason]()
         self._table.keep(attempt for _, attempt in live)
         for target in targets:
@@ -49,7 +49,7 @@ class Placer:
                 on_target = [pair for pair in live if pair[1].target == target.name]
                 placements = place(queued, on_target, target.inventory)
                 live += self._start_all(target, placements)
-                if explain or not placements[0].starts:  # a moving queue: not in every round
+                if explain or not placements[0].starts:  # not in each round while jobs start
                     reasons += _reasons(target, placements, explain=explain)
                 if len(queued) == limit and placements[-1].starts:
                     self._context.wake()  # more jobs may fit than this round looked at

@@ -32,13 +32,13 @@ class Loop:
     def __init__(
         self,
         context: Context,
-        woken: threading.Event,
+        work_available: threading.Event,
         *,
         interval_seconds: float = _INTERVAL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._interval_seconds = interval_seconds
-        self._woken = woken  # `context.wake` sets it
+        self._work_available = work_available  # `context.wake` sets it
         self._stopping = threading.Event()
         self._context = context
         self._clock = clock
@@ -60,23 +60,23 @@ class Loop:
         self._thread = threading.Thread(target=self._run, name="reconcile", daemon=True)
 
     def start(self) -> None:
-        self._woken.set()
+        self._work_available.set()
         self._thread.start()
 
     def stop(self) -> None:
         """Stop the loop. The next one continues its work."""
         self._stopping.set()
-        self._woken.set()
+        self._work_available.set()
         self._thread.join(timeout=10)
         self._executors.close()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self._woken.wait(self._seconds_until_due())
-            self._woken.clear()
+            self._work_available.wait(self._seconds_until_due())
+            self._work_available.clear()
             try:
                 self.round()
-            except DatabaseUnreachable:  # is logged where it was found out
+            except DatabaseUnreachable:  # is logged where it was detected
                 self._stopping.wait(self._interval_seconds)
             except RetargetError as error:
                 _log.error("a round of the reconcile loop failed: %s", error)

@@ -99,8 +99,8 @@ def check(context: Context, target: Target) -> Inventory:
         raise
     now = context.now()
     inventory = inventory.at(now, target.inventory)
-    learned = driver.settle() if isinstance(driver, Settles) else None
-    context.targets.save_check(target, inventory, "", now, learned)
+    config_change = driver.settle() if isinstance(driver, Settles) else None
+    context.targets.save_check(target, inventory, "", now, config_change)
     return inventory
 
 
@@ -148,7 +148,7 @@ def _with_notices(context: Context, target: Target, draft: Draft) -> Draft:
 
 
 def _driver_here(context: Context, target: Target) -> Driver | None:
-    """Return the driver; None for a part of another machine, of which nothing is known here."""
+    """Return the driver; None if the target belongs to another machine."""
     return None if context.leases.elsewhere(target.name) is not None else context.connect(target)
 
 

@@ -33,17 +33,18 @@ class TargetChecks:
         self._table = table
         self._executors = executors
         self._targets = targets
-        self._begun: dict[str, float] = {}  # when this server last began to check a target
-        self._results: dict[str, tuple[float, Inventory | None]] = {}  # the begin of each
+        self._begun_at: dict[str, float] = {}  # when this server last began to check a target
+        # of the last check of each target: when it began, and what it returned
+        self._results: dict[str, tuple[float, Inventory | None]] = {}
         self._locks = defaultdict[str, threading.Lock](threading.Lock)
 
     def start_due(self, targets: Sequence[Target]) -> None:
         """Start a check of the targets that are due for one."""
         now, silent = self._table.clock(), self._table.silent_targets()
         for target in targets:
-            begun = self._begun.get(target.name)
-            if begun is None or now - begun > _recheck_seconds(target, silent):
-                self._begun[target.name] = now
+            begun_at = self._begun_at.get(target.name)
+            if begun_at is None or now - begun_at > _recheck_seconds(target, silent):
+                self._begun_at[target.name] = now
                 self._executors.submit(
                     target.name,
                     Lane.WATCH,
@@ -54,13 +55,13 @@ class TargetChecks:
     def is_unavailable(self, context: Context, attempt: Attempt, *, since: float) -> bool:
         """Return whether a node of the attempt is unavailable, as of a check that began `since`."""
         with self._locks[attempt.target]:
-            begun, inventory = self._results.get(attempt.target, (-math.inf, None))
-            if begun < since:
-                begun = self._begun[attempt.target] = self._table.clock()
+            begun_at, inventory = self._results.get(attempt.target, (-math.inf, None))
+            if begun_at < since:
+                begun_at = self._begun_at[attempt.target] = self._table.clock()
                 inventory = None
                 with suppress(TargetUnreachable):
                     inventory = check(context, context.targets.find(attempt.target))
-                self._results[attempt.target] = begun, inventory
+                self._results[attempt.target] = begun_at, inventory
         if inventory is None:
             return True
         available = {node.name for node in inventory.nodes if node.is_ready}

@@ -140,10 +140,10 @@ def _check(context: Context, target: Target) -> Target:
     except TargetUnreachable:
         _release(context, target)  # no connection may keep retrying
         raise
-    learned, now = driver.settle() if isinstance(driver, Settles) else {}, context.now()
+    config_change, now = driver.settle() if isinstance(driver, Settles) else {}, context.now()
     return target.model_copy(
         update={
-            "config": target.config | learned,
+            "config": target.config | config_change,
             "inventory": inventory.at(now, target.inventory),
             "checked_at": now,
             "reason": "",

@@ -43,7 +43,7 @@ class Watcher:
         self._targets = targets
 
     def cancel(self, live: Sequence[Pair]) -> None:
-        """Ask the runners of all attempts to stop that must."""
+        """Ask the runners of all attempts that must stop to do so."""
         for job, attempt in live:
             context = self._targets.context(attempt.target)
             if attempt.handle is not None and _must_stop(context, job, attempt):

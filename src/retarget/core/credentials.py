@@ -11,8 +11,8 @@ _VARIABLES = re.compile(r"(?:\$\{\w+\})*")
 def has_credentials(text: str) -> bool:
     """Return whether an address contains a password or a token.
 
-    `${NAME}` is none: its value is known only where the environment is built. Nor is the user of an
-    SSH address.
+    `${NAME}` does not count: its value is known only where the environment is built. The user of
+    an SSH address does not count either.
     """
     return any(_is_secret(match) for match in _USER_INFO.finditer(text)) or bool(
         _TOKEN_IN_PATH.search(text)

@@ -49,7 +49,7 @@ class Launch(Value):
     required_packages: tuple[str, ...] = ()  # the missing ones are installed for the job alone
     allow_pip: bool = False  # whether a user-managed interpreter may be changed
     url: str = ""  # where the runner reports; empty: it keeps everything on disk
-    runner_key: str = ""  # with which runner and server prove themselves; never sent
+    runner_key: str = ""  # proves runner and server to each other; never sent
     script_token: str = ""  # opens tracking, for this attempt only
     locks: tuple[Lock, ...] = ()  # of the environment, for all platforms
     conda_policy: str = AUTO  # whether PyPI may replace conda channels: core/conda_policy
@@ -128,9 +128,9 @@ class Driver(Protocol):
     def launch(self, launch: Launch) -> Handle:
         """Make sure that a runner works on `launch`, and return at once.
 
-        The same key gives the same Handle and starts the user's command at most once. To launch a
-        DEAD launch again starts a runner that continues where the last one stopped. To launch one
-        that is alive passes the current `url` and credentials to it.
+        The same key gives the same Handle and starts the user's command at most once. For a
+        DEAD launch, a new runner starts and continues where the last one stopped. A live runner
+        gets the current `url` and credentials.
         """
         ...
 
@@ -203,7 +203,7 @@ class ActingLease:
 
 
 def show_lease(lease: ActingLease | None) -> dict[str, Any] | None:
-    """Return what a host must see, right before it is sent; None if the driver carries nothing.
+    """Return what a host must see, right before it is sent; None without a lease.
 
     Raise LeaseLost if this server must not act any more.
     """
@@ -226,7 +226,7 @@ class ActsUnderLease(Protocol):
 
 @runtime_checkable
 class MayBeLocal(Protocol):
-    """Optional: a driver whose target may be a part of the machine that the server runs on."""
+    """Optional: a driver whose target may belong to the machine that the server runs on."""
 
     def is_local(self) -> bool:
         """Whether it is: only servers of this machine can look after it."""

@@ -1,4 +1,4 @@
-"""Events: what has changed, but never its content. Their ids, those kept, and their rate. Pure."""
+"""Events say what has changed, never its content: their ids, history and rate. Pure."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ class Noun(StrEnum):
 
 
 PUBLIC_NOUNS = tuple(noun for noun in Noun if noun is not Noun.LOG)
-RESET = "reset"  # in the place of a noun: events were missed, so read everything again
+RESET = "reset"  # instead of a noun: events were missed, so read everything again
 _COALESCED = frozenset({Noun.METRIC, Noun.OUTPUT})
 
 

@@ -134,7 +134,7 @@ class ExcludedPath(Value):
 
 
 class Surroundings(Value):
-    """What lies around the code folder on the client's machine. Only hints are made of it."""
+    """What is next to the code folder on the client's machine. Only hints use it."""
 
     folder: Argument  # the name of the code folder
     # what its git repository has outside of it, relative to it: `../utils/`, `../../tools.py`

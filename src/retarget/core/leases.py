@@ -49,9 +49,9 @@ class FreeTarget(Value):
 
 
 def may_take(free: FreeTarget, server: ServerRecord) -> bool:
-    """Tell whether a server may take the lease of a target that no living server looks after.
+    """Return whether a server may take the lease of a target that no living server looks after.
 
-    A target that is a part of a machine belongs to the servers of that machine, and to the server
+    Only the servers of its machine may take a target that belongs to one machine, and the server
     with the id of its last holder: that has the same home, perhaps on a new machine.
     """
     return free.host is None or free.host == server.host or free.holder == server.id

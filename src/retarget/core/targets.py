@@ -101,11 +101,11 @@ class Inventory(Value):
 
     @property
     def has_changing_nodes(self) -> bool:
-        """Tell whether jobs may find other nodes here than the last one did."""
+        """Return whether jobs may find other nodes here than the last one did."""
         return not self.own_queue and (len(self.nodes) != 1 or bool(self.node_types))
 
     def at(self, now: float, before: "Inventory | None") -> "Inventory":
-        """Return this inventory as it was found now, after the earlier one if there was any."""
+        """Return this inventory with the time since when each node is in its state."""
         known = {node.name: node for node in before.nodes} if before else {}
         nodes = tuple(node.at(now, known.get(node.name)) for node in self.nodes)
         return self.model_copy(update={"nodes": nodes})

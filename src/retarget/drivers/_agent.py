@@ -309,7 +309,7 @@ class AgentClient:
             skipped_bytes += len(line)
         raise TargetUnreachable(
             f"{self.name}: the login prints too much before the agent starts; check whether "
-            "~/.bashrc prints without end"
+            "~/.bashrc prints endlessly"
         )
 
     async def _serve_channel(self, channel: Channel) -> None:

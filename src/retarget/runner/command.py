@@ -132,7 +132,7 @@ class Command:
         if not os.access(path, os.X_OK):
             raise Ended("failed", f"{name!r} cannot be run: it is not executable", 126)
         if "/" not in name and self._is_of_another_python(path):
-            self._folder.log(f"environment: {name} is not in the job's environment; this is {path}")
+            self._folder.log(f"environment: {name} is not in the job's environment; using {path}")
         return path
 
     def _is_of_another_python(self, path: str) -> bool:
@@ -150,7 +150,7 @@ class Command:
 
 
 def _shell_of(variables: dict[str, str]) -> str:
-    """Return the user's shell. It is no login shell: that would set another PATH."""
+    """Return the user's shell. It is not a login shell, which would set another PATH."""
     import shutil
 
     names = variables.get("SHELL") or "bash", "bash"

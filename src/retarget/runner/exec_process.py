@@ -68,7 +68,7 @@ class ExecProcess:
                 _send(os.kill, process.pid, number)
 
     def hang_up(self) -> None:
-        """Tell its session that nobody is there any more. It may still write to a pipe."""
+        """Send HUP to its session: the client has disconnected. It may still write to a pipe."""
         self.signal_all(signal.SIGHUP)
         if self._terminal != -1:
             self.close()

@@ -1,4 +1,4 @@
-"""Commands beside the script: what `retarget exec` runs, in the same place, with its variables.
+"""Commands beside the script: what `retarget exec` runs, with its folder and variables.
 
 The runner listens on a socket in the launch folder. Each connection is one command. The commands
 are children of the runner, so they end with the attempt, also if a later runner ends it.
@@ -26,7 +26,7 @@ NAME = "exec"  # of the socket
 _BACKLOG = 16
 _MAX_SESSIONS = 32
 _GRACE_SECONDS = 0.5  # between HUP and KILL when the script has ended
-_LAST_WORDS_SECONDS = 1.0  # for the clients to hear that it has
+_DISCONNECT_SECONDS = 1.0  # for the clients to receive the end of their commands
 
 
 class Executions:
@@ -77,7 +77,7 @@ class Executions:
         self._signal_all(signal.SIGHUP)
         self._wait(reap, _GRACE_SECONDS)
         self._signal_all(signal.SIGKILL)
-        self._wait(reap, _LAST_WORDS_SECONDS)
+        self._wait(reap, _DISCONNECT_SECONDS)
 
     def _signal_all(self, number: int) -> None:
         for session in self._present():

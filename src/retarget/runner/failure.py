@@ -49,7 +49,7 @@ class _Raised(NamedTuple):
     """An exception that a log shows."""
 
     error: str  # its type and message: `ValueError: no data`
-    place: str  # the innermost line of the user's code: `train.py:12`
+    location: str  # the innermost line of the user's code: `train.py:12`
     rank: str
     end: int  # the line of the log with its message
 
@@ -151,7 +151,7 @@ def _is_start(text: str) -> bool:
 
 def _read(lines: list[_Line], start: int, roots: Sequence[str]) -> _Raised | None:
     """Read the traceback that begins at `start`; None if it is incomplete."""
-    first, place = lines[start], _place(lines[start].text, roots)
+    first, location = lines[start], _location(lines[start].text, roots)
     is_header = _HEADER.fullmatch(first.text) is not None
     margin = _indent(first.text) if first.text.lstrip().startswith("Traceback") else 0
     for number in range(start + 1, len(lines)):
@@ -159,12 +159,12 @@ def _read(lines: list[_Line], start: int, roots: Sequence[str]) -> _Raised | Non
         if line.rank != first.rank or not line.text.strip():
             continue  # another process wrote it
         if _indent(line.text) > margin:
-            place = _place(line.text, roots) or place
+            location = _location(line.text, roots) or location
             continue
         text = line.text.strip()
         if not (_ERROR.fullmatch(text) if is_header else _SYNTAX_ERROR.fullmatch(text)):
             return None
-        return _Raised(_with_message(lines, number), place, first.rank, number)
+        return _Raised(_with_message(lines, number), location, first.rank, number)
     return None
 
 
@@ -176,19 +176,19 @@ def _read_group(lines: list[_Line], start: int, roots: Sequence[str]) -> _Raised
         start -= 1
     if start < 0 or not lines[start].opens_group:
         return None
-    title, place, first = "", "", lines[start]
+    title, location, first = "", "", lines[start]
     for number in range(start + 1, len(lines)):
         line = lines[number]
         if not line.in_group:
             break
         text = line.text
-        place = _place(text, roots) or place
+        location = _location(text, roots) or location
         is_error = _indent(text) == 0 and _ERROR.fullmatch(text) and not _is_start(text)
         if is_error and (not title or _SUB_EXCEPTIONS.fullmatch(text)):
             title = title or text
         elif is_error:
             end = _end_of_group(lines, number)
-            return _Raised(f"{title}: {_with_message(lines, number)}", place, first.rank, end)
+            return _Raised(f"{title}: {_with_message(lines, number)}", location, first.rank, end)
     return None
 
 
@@ -208,7 +208,7 @@ def _with_message(lines: list[_Line], number: int) -> str:
     return f"{text} {next((line for line in following if line), '')}".strip()
 
 
-def _place(text: str, roots: Sequence[str]) -> str:
+def _location(text: str, roots: Sequence[str]) -> str:
     """Return `train.py:12` for the line of a frame in the code folder, else an empty string."""
     frame = _FRAME.match(text)
     if frame is None or "/site-packages/" in frame[1]:
@@ -223,8 +223,8 @@ def _place(text: str, roots: Sequence[str]) -> str:
 
 def _describe(raised: _Raised, roots: Sequence[str]) -> str:
     rank = f"rank {raised.rank}: " if raised.rank else ""
-    place = f" ({_printable(raised.place, ())})" if raised.place else ""
-    return f"{rank}{_printable(raised.error.rstrip(': '), roots)}{place}"
+    location = f" ({_printable(raised.location, ())})" if raised.location else ""
+    return f"{rank}{_printable(raised.error.rstrip(': '), roots)}{location}"
 
 
 def _printable(text: str, roots: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 Starting Python and loading the runner takes longer than most of a runner's work. The driver's
 process holds the other end of a socket and sends launches through it. The fork server exits when
-that process does, however it ends; its runners live on. A runner whose script ended at once comes
+that process does, however it ends; its runners continue. A runner whose script ended at once comes
 back for the next launch, because a fork and what follows it cost more than such a launch does.
 """
 

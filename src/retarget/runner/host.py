@@ -262,7 +262,7 @@ def restore_access(folder: str) -> None:
 
 
 def _has_more(folder: Folder, events_acked: int | None) -> bool:
-    """Tell whether a finished launch has more events than the server knows of."""
+    """Return whether a finished launch has more events than the server knows of."""
     if events_acked is None:
         return False
     try:
@@ -356,7 +356,7 @@ def _spread_subfolders(folder: str) -> None:
     """Tell ext4 that the subfolders are unrelated, so that it spreads them over the disk.
 
     Otherwise ext4 without a journal scans everything recently removed nearby for each new file,
-    which takes a good part of the time of many short launches.
+    which would dominate the time of short launches.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -390,7 +390,7 @@ def _write(path: str, content: dict[str, Any]) -> None:
 
 
 def _has_runner(folder: str) -> bool:
-    """Tell whether a runner works on a launch; OSError if its script has made that unknowable."""
+    """Return whether a runner works on a launch; OSError if its script has made that unknowable."""
     path = os.path.join(folder, "runner.log")
     try:
         return _locked(path)

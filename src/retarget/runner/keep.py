@@ -139,7 +139,7 @@ class Keeper:
             return
         try:
             length = sum(len(frame.head) + frame.file.size for frame in frames)
-            refused = server.collect(_bytes_of(frames), length)
+            refused = server.send_files(_bytes_of(frames), length)
         except _Changed:
             server.close()  # it waits for the rest of a file that cannot be read
             self._send_apart(server, [frame.file for frame in frames], CHANGED)

@@ -41,8 +41,8 @@ class _KernelEnded(Exception):
 def main(arguments: list[str]) -> None:
     """Run a notebook and exit: 1 if a cell failed, else the exit code of papermill or the kernel.
 
-    The executed notebook is `outputs/NAME`. It is saved after every cell, and when this process is
-    told to end.
+    The executed notebook is `outputs/NAME`. It is saved after every cell, and when this process
+    gets SIGTERM.
     """
     notebook = arguments[0]
     # that of the code: a file there must not replace a module of papermill

@@ -164,7 +164,7 @@ class Collector:
                 file.write("\n")  # a line that a kill cut short must not spoil the next one
                 file.writelines(json.dumps(path) + "\n" for _, path, _ in frames)
             masker = None if self._secrets is None else self._secrets.masker(server)
-            for reason in server.collect(self._bytes_of(frames, masker), length):
+            for reason in server.send_files(self._bytes_of(frames, masker), length):
                 self._folder.log(f"retarget: a file is not kept: {reason}")
         for path, size, changed in batch:
             self._sent[path] = (size, changed)

@@ -203,7 +203,7 @@ def variables_of(pid: int) -> list[bytes]:
 
 
 def _uses(pid: int, folders: tuple[str, ...]) -> bool:
-    """Tell whether a process works in one of these folders, or writes to a file in one.
+    """Return whether a process works in one of these folders, or writes to a file in one.
 
     One that only reads a file may be somebody who looks at the log.
     """

@@ -59,7 +59,7 @@ class Server:
         path = f"/track/{quote(name)}?offset={offset}"
         return self._request_json("PUT", path, content, "size")
 
-    def collect(self, body: Iterable[bytes], length: int) -> list[str]:
+    def send_files(self, body: Iterable[bytes], length: int) -> list[str]:
         """Send files, as frames. Return a sentence for each file that the server refuses."""
         path = f"/outputs?node={self._node}" if self._node else "/outputs"
         return self._request_json("POST", path, body, "kept", length=length).get("refused", [])

@@ -200,7 +200,7 @@ def read_manifest(path: str) -> list[dict[str, Any]]:
 def _find(blobs: Blobs, digest: str) -> str:
     path = blobs.find(digest)
     if path is None:
-        raise Unprepared(f"the server no longer has a part of the code ({digest[:12]}…)")
+        raise Unprepared(f"part of the code is missing on the server ({digest[:12]}…)")
     return path
 
 

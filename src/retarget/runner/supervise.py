@@ -94,7 +94,7 @@ class Runner:
             return _ending(exited)
         if not self._journal.events:
             return None
-        exception = self._log.last_exception()  # before the script is told to end
+        exception = self._log.last_exception()  # before its processes are stopped
         self._end_leftovers()
         clearing = self._journal.find("clearing")
         if clearing is not None:
@@ -114,7 +114,7 @@ class Runner:
             return f"the journal of this attempt on its host is damaged; {_NOT_RESTARTED}"
         if self._journal.find("forgotten"):
             return (
-                "the host lost a part of the journal of this attempt, for example in a power cut; "
+                "the host lost part of the journal of this attempt, for example in a power cut; "
                 f"{_NOT_RESTARTED}"
             )
         starting = self._journal.find("starting")
@@ -285,7 +285,7 @@ class Runner:
                 self._journal.add("clearing", outcome=outcome, reason=reason, exit_code=code)
             self._report_now()
             if self._relay is not None:
-                self._relay.serve()  # what is told to end may log its last metrics
+                self._relay.serve()  # processes that get SIGTERM may log their last metrics
         grace = float(self._launch["grace"])
         if self._prepared.containers is not None:
             self._prepared.containers.end(grace, _reap_all, _has_children)

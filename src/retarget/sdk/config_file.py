@@ -14,7 +14,7 @@ from retarget.core.errors import Invalid
 from retarget.core.home import Home
 from retarget.sdk.toml_files import read_settings_file
 
-_HEADER = "# Settings of this home; `retarget config --help` explains them.\n"
+_HEADER = "# Settings of this home; `retarget config list` shows them all.\n"
 
 
 def read_config(home: Home) -> dict[str, Plain]:
@@ -23,7 +23,7 @@ def read_config(home: Home) -> dict[str, Plain]:
 
 
 def resolve_config(home: Home, environ: Mapping[str, str]) -> dict[str, SettingValue]:
-    """Return every setting with the place that its value comes from."""
+    """Return every setting, its value, and where the value comes from."""
     return resolve(read_config(home), environ, str(home.config))
 
 

@@ -49,14 +49,14 @@ class Execution:
         job_path: str,
         command: Sequence[str],
         *,
-        place: dict[str, int | None],
+        process: dict[str, int | None],
         terminal: dict[str, Any] | None = None,
     ) -> None:
-        """`place`: the `rank` or the `node`. `terminal`: its `rows`, `columns` and `term`."""
+        """`process`: the `rank` or the `node`. `terminal`: its `rows`, `columns` and `term`."""
         start = json.dumps({"command": list(command), "terminal": terminal}).encode()
         if len(start) > MAX_CONTENT_BYTES:
             raise Invalid(f"the command is too long: {len(start):,} bytes")
-        self._websocket = open_websocket(connection, f"{job_path}/exec", place)
+        self._websocket = open_websocket(connection, f"{job_path}/exec", process)
         self._send(START, start)
         self._seen_at = time.monotonic()
         self._exit: dict[str, Any] | None = None
@@ -91,8 +91,8 @@ class Execution:
     ) -> tuple[int, str]:
         """Carry input and output until the command has ended. Return its exit code and the reason.
 
-        `write` gets the output. `stdin` is a descriptor to read; its end is passed on. `woken` is
-        called when `wake`, another descriptor, can be read.
+        `write` gets the output. `stdin` is a descriptor to read; its end is passed on.
+        `woken` is called when `wake`, another descriptor, can be read.
         """
         while self._exit is None:
             sources = [] if wake is None else [wake]
@@ -106,7 +106,9 @@ class Execution:
             if self._websocket.fileno() in ready:
                 self._receive(write)
             elif time.monotonic() - self._seen_at > _SILENCE_SECONDS:
-                raise ServerUnreachable("the server has fallen silent; the command was given up")
+                raise ServerUnreachable(
+                    "the server stopped responding, so the command was disconnected"
+                )
         return int(self._exit["code"]), str(self._exit["reason"])
 
     def finish(self, content: bytes) -> CommandResult:

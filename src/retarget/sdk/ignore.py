@@ -104,7 +104,7 @@ def _ignore(_path: bytes, _rule: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Folder:
     """A folder to be read, and what applies in it."""
 
     path: bytes  # empty, or with a slash at the end
@@ -124,21 +124,21 @@ class _Walk:
         self._above_include = {folder for path in include for folder in _parents(path)}
 
     def files(self, scope: "_Scope") -> Iterator[tuple[bytes, os.DirEntry[bytes]]]:
-        pending = [_Place(b"", scope, included=b"" in self._include)]
+        pending = [_Folder(b"", scope, included=b"" in self._include)]
         while pending:
-            place = pending.pop()
-            entries = _list(self._folder, place.path, self._refuse)
-            place = self._with_content(place, {entry.name for entry in entries})
-            if place.rule is not None and not self._is_above_include(place.path[:-1]):
-                self._exclude(place.path, place.rule)
+            folder = pending.pop()
+            entries = _list(self._folder, folder.path, self._refuse)
+            folder = self._with_content(folder, {entry.name for entry in entries})
+            if folder.rule is not None and not self._is_above_include(folder.path[:-1]):
+                self._exclude(folder.path, folder.rule)
                 continue
             for entry in entries:
                 is_folder = entry.is_dir(follow_symlinks=False)
-                rule, included = self._rule(place, entry.name, is_folder)
-                path = place.path + entry.name
+                rule, included = self._rule(folder, entry.name, is_folder)
+                path = folder.path + entry.name
                 if is_folder and (rule is None or self._is_above_include(path)):
-                    scope = place.scope.below(entry.name)
-                    pending.append(_Place(path + b"/", scope, included, rule))
+                    scope = folder.scope.below(entry.name)
+                    pending.append(_Folder(path + b"/", scope, included, rule))
                 elif rule is None:
                     yield path, entry
                 else:
@@ -147,27 +147,28 @@ class _Walk:
     def _is_above_include(self, path: bytes) -> bool:
         return path in self._above_include
 
-    def _with_content(self, place: _Place, content: set[bytes]) -> _Place:
+    def _with_content(self, folder: _Folder, content: set[bytes]) -> _Folder:
         """Return the folder with the rules that follow from the names in it."""
-        if place.path and place.rule is None:
+        if folder.path and folder.rule is None:
             rule = _rule_of_content(content)
-            is_named = place.path[:-1] in self._include
+            is_named = folder.path[:-1] in self._include
             if rule and (not is_named or content >= _HOME_MARKS):
-                return replace(place, rule=rule)
-        if place.scope.source not in content or place.included:
-            return place
-        file = place.path + place.scope.source
+                return replace(folder, rule=rule)
+        if folder.scope.source not in content or folder.included:
+            return folder
+        file = folder.path + folder.scope.source
         return replace(
-            place, scope=place.scope.with_file(os.path.join(self._folder, file), os.fsdecode(file))
+            folder,
+            scope=folder.scope.with_file(os.path.join(self._folder, file), os.fsdecode(file)),
         )
 
-    def _rule(self, place: _Place, name: bytes, is_folder: bool) -> tuple[str | None, bool]:
+    def _rule(self, folder: _Folder, name: bytes, is_folder: bool) -> tuple[str | None, bool]:
         """Return the rule that excludes this name, and whether the user asked for its path."""
-        if self._include and place.path + name in self._include:
+        if self._include and folder.path + name in self._include:
             return None, True
-        if place.included:
+        if folder.included:
             return _default_rule(name, is_folder), True
-        return place.rule or place.scope.rule(name, is_folder), False
+        return folder.rule or folder.scope.rule(name, is_folder), False
 
 
 def _parents(path: bytes) -> Iterator[bytes]:
@@ -288,7 +289,7 @@ class _Scope:
         if pattern is not None and not pattern.negated:
             return file
         if pattern is not None and pattern.has_letters:
-            return None  # but `!*` is no request for files that may hold secrets
+            return None  # but `!*` does not ask for files that may hold secrets
         return _excluded_by_default(name, is_folder)
 
     def match(self, name: bytes, is_folder: bool) -> tuple[Pattern | None, str]:

@@ -64,7 +64,7 @@ class Job(JobLog):
 
     @property
     def notices(self) -> list[str]:
-        """What the server said at submit, for example that PyPI replaces conda channels."""
+        """Messages of the server about the submit, such as that PyPI replaces conda channels."""
         return list(self._view["notices"])
 
     @property
@@ -278,8 +278,8 @@ class Job(JobLog):
         for name, value in (("rank", rank), ("node", node)):
             if value is not None:
                 arguments.check(name, value, arguments.COUNT)
-        place, shown = {"rank": rank, "node": node}, dict(terminal) if terminal else None
-        return Execution(self._connection, self._path, words, place=place, terminal=shown)
+        process, size = {"rank": rank, "node": node}, dict(terminal) if terminal else None
+        return Execution(self._connection, self._path, words, process=process, terminal=size)
 
     def exec(
         self,

@@ -104,7 +104,7 @@ class JobLog(Shown):
         """Return the output of the script as text.
 
         Args:
-            stream: Another part of the log, one of `streams()`.
+            stream: Another stream of the log, one of `streams()`.
             attempt: The number of an attempt; by default the last one.
             follow: Return an iterator that yields text as it arrives and ends with the attempt.
             lines: Only the last lines, or with `follow` those first; of each process. The rest
@@ -173,7 +173,7 @@ class JobLog(Shown):
         return read_tail(self._connection, self._path, self._view, lines)
 
     def streams(self, *, attempt: int | None = None) -> list[Stream]:
-        """List the parts of an attempt's log; by default of the last attempt."""
+        """List the streams of an attempt's log; by default of the last attempt."""
         answer = self._connection.get(f"{self._path}/streams", {"attempt": attempt})
         return Listing(records(Stream, answer))
 

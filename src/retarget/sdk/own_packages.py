@@ -125,7 +125,7 @@ def _implicit(code: Path) -> OwnPackage | None:
     try:
         content = read_toml(code / "pyproject.toml")
         package = _static(LocalPath(str(code), code), content, table(content, "project"))
-    except Invalid:  # it is no concern of this job
+    except Invalid:  # this job does not need it
         return None
     package = package or OwnPackage(str(code), code, code.name)
     return replace(
@@ -161,19 +161,19 @@ class _Reader:
         self._add_extras(self.packages[package.name], path.extras)
 
     def add_named(self, source: str, line: str, folder: Path | None = None) -> bool:
-        """Read the user's own package that a requirement names; tell whether there is one."""
+        """Read the user's own package that a requirement names; return whether there is one."""
         name = name_of(line)
         package = None if name in self.packages or " @ " in line else self._near(name, folder)
         if package is None:
             return False
-        place = self._shown(package.path)
+        path = self._shown(package.path)
         if not _allows(line, package.version):
             self.warnings.append(
-                f"{line} is downloaded, because your own package {name} in {place} has version "
+                f"{line} is downloaded, because your own package {name} in {path} has version "
                 f"{package.version}"
             )
             return False
-        self.warnings.append(f"{name} is your own package in {place}; it is not downloaded")
+        self.warnings.append(f"{name} is your own package in {path}; it is not downloaded")
         self.add(LocalPath(source, package.path, _extras(line)))
         return True
 
@@ -249,14 +249,14 @@ class _Reader:
 def _packages_in(root: Path) -> dict[str, OwnPackage]:
     packages: dict[str, OwnPackage] = {}
     for folder in package_folders(root):
-        with suppress(Invalid):  # a broken file of another package is no concern of this job
+        with suppress(Invalid):  # this job does not need that package
             package, _ = _read(LocalPath(str(folder), folder))
             packages.setdefault(package.name, package)
     return packages
 
 
 def _allows(line: str, version: str) -> bool:
-    """Tell whether a requirement can be the user's own package of this version."""
+    """Return whether a requirement can be the user's own package of this version."""
     from packaging.requirements import Requirement
     from packaging.specifiers import InvalidSpecifier
     from packaging.version import InvalidVersion

@@ -73,30 +73,30 @@ def _add(sources: Sources, folder: Path, name: str, value: object) -> None:
     if isinstance(value, list):
         sources.ignored[name] = "it has several"
         return
-    place = table({name: value}, name)
-    if isinstance(place.get("path"), str):
-        sources.folders[name] = Path(os.path.abspath(folder / place["path"]))
-    elif place.get("workspace"):
+    source = table({name: value}, name)
+    if isinstance(source.get("path"), str):
+        sources.folders[name] = Path(os.path.abspath(folder / source["path"]))
+    elif source.get("workspace"):
         sources.folders[name] = _member(folder, name)
-    elif any(key in place for key in _ORIGINS):
-        address = None if any(key in place for key in _CONDITIONS) else _address(place)
+    elif any(key in source for key in _ORIGINS):
+        address = None if any(key in source for key in _CONDITIONS) else _address(source)
         if address is not None:
             sources.addresses[name] = address
         else:
-            keys = [key for key in (*_ORIGINS, *_CONDITIONS) if key in place]
-            sources.ignored[name] = ", ".join(f"{key} = {place[key]!r}" for key in keys)
+            keys = [key for key in (*_ORIGINS, *_CONDITIONS) if key in source]
+            sources.ignored[name] = ", ".join(f"{key} = {source[key]!r}" for key in keys)
 
 
-def _address(place: Mapping[str, Any]) -> str | None:
+def _address(source: Mapping[str, Any]) -> str | None:
     """Return the address in the form of pip; None if only uv or Poetry can find the package."""
-    if isinstance(place.get("url"), str):
-        address = str(place["url"])
-    elif isinstance(place.get("git"), str):
-        revision = next((place[key] for key in ("rev", "tag", "branch") if key in place), None)
-        address = f"git+{place['git']}" + (f"@{revision}" if revision else "")
+    if isinstance(source.get("url"), str):
+        address = str(source["url"])
+    elif isinstance(source.get("git"), str):
+        revision = next((source[key] for key in ("rev", "tag", "branch") if key in source), None)
+        address = f"git+{source['git']}" + (f"@{revision}" if revision else "")
     else:
         return None
-    subdirectory = place.get("subdirectory")
+    subdirectory = source.get("subdirectory")
     return address + (f"#subdirectory={subdirectory}" if subdirectory else "")
 
 

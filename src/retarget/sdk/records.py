@@ -116,7 +116,7 @@ class LogTime:
 
 @dataclass(frozen=True, slots=True)
 class Stream(Shown):
-    """One part of an attempt's log: `prepare`, `output`, `rank-N`, or a file in `logs/`."""
+    """One stream of an attempt's log: `prepare`, `output`, `rank-N`, or a file in `logs/`."""
 
     stream: str
     size: int

@@ -1,4 +1,4 @@
-"""Finds what lies around a code folder: the server only makes hints of it."""
+"""Finds what is next to a code folder. The server uses it only for hints."""
 
 import os
 import re

@@ -51,7 +51,7 @@ class WebSocket:
         return self._connection.fileno()
 
     def has_more(self) -> bool:
-        """Tell whether more has arrived than the descriptor shows."""
+        """Return whether more has arrived than the descriptor shows."""
         return isinstance(self._connection, ssl.SSLSocket) and self._connection.pending() > 0
 
     @property
@@ -135,7 +135,7 @@ class WebSocket:
         return opcode, content
 
     def _strange(self) -> ServerUnreachable:
-        return ServerUnreachable(f"what {self._url} sends is no WebSocket of a Retarget server")
+        return ServerUnreachable(f"{self._url} does not answer like a Retarget server")
 
     def _lost(self) -> ServerUnreachable:
         return ServerUnreachable(f"the connection to the server at {self._url} was lost")

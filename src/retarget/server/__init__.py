@@ -1,1 +1,1 @@
-"""The HTTP server that the CLI, the SDK, the studio and the runners talk to."""
+"""The HTTP server that the CLI, the SDK and the runners talk to."""

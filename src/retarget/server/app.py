@@ -241,7 +241,7 @@ def _register(settings: Settings, engine: Engine) -> LeaseKeeper:
 
 
 def _is_local(secret: bytes, target: Target) -> bool:
-    """Whether a target is a part of the machine that this server runs on."""
+    """Whether a target belongs to the machine that this server runs on."""
     try:
         if not issubclass(drivers.load(target.kind), MayBeLocal):
             return False  # connecting may take long
@@ -256,7 +256,7 @@ def _connect_here(secret: bytes, leases: LeaseKeeper, target: Target) -> Driver:
     if url is None:
         return _connect(secret, target)
     raise TargetUnreachable(
-        f"target {target.name!r} is a part of another machine, "
+        f"target {target.name!r} belongs to another machine, "
         + (f"whose server is at {url}" if url else "where no server runs now")
     )
 
@@ -278,7 +278,7 @@ def _prepare_home(context: Context, home: Home) -> None:
 
 
 def _has_rebooted(home: Home) -> bool:
-    """Tell whether this host has booted since the last server of this home started."""
+    """Return whether this host has booted since the last server of this home started."""
     before = home.boot.read_text(errors="replace") if home.boot.exists() else ""
     if before == boot():
         return False

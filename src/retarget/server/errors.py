@@ -72,7 +72,7 @@ def error_response(request: Request, error: Exception) -> JSONResponse:
 
 
 def problem_response(error: Exception) -> JSONResponse:
-    """Return the response to what is no ordinary request, for any error raised on purpose."""
+    """Return the response to an error raised on purpose; 500 for any other."""
     if isinstance(error, RetargetError):
         field = error.field if isinstance(error, Invalid) else None
         return _response(error.status, type(error).__name__, str(error), field)

@@ -29,19 +29,19 @@ class BodyLane:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def take(self, size: int) -> None:
-        """Take a share, or raise TimeoutError if none is free for a minute."""
+        """Reserve memory, or raise TimeoutError if too little is free for a minute."""
         if size <= self._free and not self._waiting:
             self._free -= size
             return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, turn))
+        admission = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, admission))
         try:
             async with asyncio.timeout(_WAIT_SECONDS):
-                await turn
+                await admission
         except BaseException:
-            if turn.done() and not turn.cancelled():
+            if admission.done() and not admission.cancelled():
                 self._free += size
-            turn.cancel()
+            admission.cancel()
             self._serve()
             raise
 
@@ -51,13 +51,13 @@ class BodyLane:
 
     def _serve(self) -> None:
         while self._waiting:
-            size, turn = self._waiting[0]
-            if not turn.done() and size > self._free:
+            size, admission = self._waiting[0]
+            if not admission.done() and size > self._free:
                 return
             self._waiting.popleft()
-            if not turn.done():
+            if not admission.done():
                 self._free -= size
-                turn.set_result(None)
+                admission.set_result(None)
 
 
 class BodyBudget:
@@ -99,7 +99,7 @@ class IncomingBody:
             await lane.take(size)
         except TimeoutError:
             raise HTTPException(
-                503, "the server is receiving as much as it can hold; try again later"
+                503, "the server is receiving too much data at once; try again later"
             ) from None
         self._lane, self.size = lane, size
 
@@ -127,7 +127,7 @@ class IncomingBody:
 
 
 def _content_length(scope: Scope) -> int | None:
-    """Return the length of the body; None if only its end will tell."""
+    """Return the length of the body; None if it is not announced."""
     length: int | None = 0
     for name, value in scope["headers"]:
         if name == b"content-length":

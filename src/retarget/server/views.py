@@ -124,7 +124,7 @@ class JobView(BaseModel):
     project_settings: list[str] = []  # what came from the project's retarget.toml
     secrets: list[str]  # their names
     arguments_index: int | None = None  # index in `command` of the script's first argument
-    notices: list[str]  # what the server said at submit
+    notices: list[str]  # messages of the server about the submit
     keep: list[str] = []  # what to keep of the files outside of outputs/
     hint: str | None
     attempts: list[AttemptView] | None = None

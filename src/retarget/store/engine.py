@@ -310,7 +310,7 @@ def _upgrade(db: Connection, revision: str | None) -> None:
     name = _display_name(db.engine)
     if revision is not None and revision not in revisions:
         raise Conflict(
-            f"the database {name} was made by another version of Retarget: its schema is "
+            f"the database {name} was created by another version of Retarget: its schema is "
             f"{revision!r}, and this version reads schemas up to {HEAD!r}; use that version, or "
             "another database"
         )

@@ -74,7 +74,7 @@ class AppliedEvent(NamedTuple):
 class Jobs:
     """With a lease, writes to jobs and attempts fail once another server has taken it over.
 
-    The condition is a part of each write: a server that was paused past its lease changes nothing.
+    The condition is part of each write: a server that was paused past its lease changes nothing.
     """
 
     def __init__(self, engine: Engine, lease: Lease | None = None) -> None:
@@ -317,11 +317,11 @@ class Jobs:
                 raise _changed(job)
             columns = {"spec": spec.model_dump(mode="json"), "experiment": experiment.name}
             db.execute(update(jobs).where(jobs.c.id == job.id).values(**columns))
-            place = {
+            run_columns = {
                 "experiment_id": int(experiment.id),
                 "location": artifact_location(experiment, job),
             }
-            db.execute(update(runs).where(runs.c.id == job.id).values(**place))
+            db.execute(update(runs).where(runs.c.id == job.id).values(**run_columns))
         return True
 
     def delete(self, job: Job) -> None:
@@ -430,11 +430,11 @@ def _row(job: Job) -> dict[str, Any]:
 
 
 def _apply(
-    db: Connection, before: Job, moves: Sequence[AppliedEvent], lease: Lease | None = None
+    db: Connection, before: Job, applied: Sequence[AppliedEvent], lease: Lease | None = None
 ) -> None:
-    if not _replace_job(db, before, moves[-1].job, lease):
+    if not _replace_job(db, before, applied[-1].job, lease):
         raise _changed(before)
-    _write_history(db, moves)
+    _write_history(db, applied)
 
 
 # Built once: building these statements costs more than running them.
@@ -504,7 +504,7 @@ def _replace_job(db: Connection, before: Job, after: Job, lease: Lease | None = 
     return is_replaced
 
 
-def _write_history(db: Connection, moves: Sequence[AppliedEvent]) -> None:
+def _write_history(db: Connection, applied: Sequence[AppliedEvent]) -> None:
     rows = [
         {
             "job_id": job.id,
@@ -514,7 +514,7 @@ def _write_history(db: Connection, moves: Sequence[AppliedEvent]) -> None:
             "reason": job.reason,
             "at": job.changed_at,
         }
-        for event, job in moves
+        for event, job in applied
     ]
     db.execute(_INSERT_HISTORY, rows)
 

@@ -61,7 +61,7 @@ class Leases:
             return renewed.rowcount == 1
 
     def is_current(self, server: ServerRecord) -> bool:
-        """Tell whether no other process has registered with the id of this server."""
+        """Return whether no other process has registered with the id of this server."""
         query = select(servers.c.incarnation).where(servers.c.id == server.id)
         with reading(self.engine) as db:
             return db.scalar(query) in (None, server.incarnation)
@@ -117,7 +117,7 @@ class Leases:
             db.execute(update(leases).where(leases.c.target == target).values(server="", host=None))
 
     def elsewhere(self, host: str) -> dict[str, str]:
-        """Return the targets that are a part of other machines, with the address of their server.
+        """Return the targets that belong to other machines, with the address of their server.
 
         It is empty while no server runs there.
         """

@@ -19,8 +19,8 @@ class Locks:
         It becomes the lock of this environment for its platform, Python and source, unless there
         is one already.
         """
-        row = {"id": lock.id, "content": lock.model_dump(mode="json"), "created_at": now}
-        place = {
+        lock_row = {"id": lock.id, "content": lock.model_dump(mode="json"), "created_at": now}
+        environment_row = {
             "digest": environment,
             "platform": lock.platform,
             "python": lock.python_minor,
@@ -29,8 +29,8 @@ class Locks:
             "created_at": now,
         }
         with writing(self.engine) as db:
-            upsert(db, locks, row)
-            upsert(db, environment_locks, place)
+            upsert(db, locks, lock_row)
+            upsert(db, environment_locks, environment_row)
         return lock.id
 
     def of(self, environment: str) -> list[Lock]:

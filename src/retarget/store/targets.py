@@ -116,18 +116,18 @@ class Targets:
         inventory: Inventory | None,
         reason: str,
         now: float,
-        learned: Mapping[str, Any] | None = None,
+        config_change: Mapping[str, Any] | None = None,
     ) -> None:
         """Store the result of a check, unless the settings have changed since it began.
 
-        An `inventory` of None keeps the earlier one. `learned` is added to the settings.
+        An `inventory` of None keeps the earlier one. `config_change` is merged into the config.
         """
         is_target, config = targets.c.name == target.name, target.model_dump(mode="json")["config"]
         columns: dict[str, Any] = {"reason": reason, "checked_at": now}
         if inventory is not None:
             columns["inventory"] = _inventory_row(inventory)
-        if learned:
-            columns["config"] = config | learned
+        if config_change:
+            columns["config"] = config | config_change
         with writing(self.engine) as db:
             query = select(*targets.c["config", "inventory", "reason"]).where(is_target)
             stored = db.execute(query.with_for_update()).mappings().first()

@@ -221,7 +221,7 @@ def _check_path(path: str) -> str:
 
 
 def _code_paths(context: Context, job: Job, digests: list[str]) -> list[Path]:
-    """Return the paths of blobs of the job's code. Damaged ones are set aside, and not found."""
+    """Return the paths of blobs of the job's code. Damaged ones are moved away, and not found."""
     try:
         sizes = _code_sizes(context, job, set(digests))
         if not sizes.keys() >= set(digests):

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from retarget.control.executions import Place, open_exec
+from retarget.control.executions import ScriptProcess, open_exec
 from retarget.core.errors import Forbidden, Invalid
 from retarget.runner.exec_frames import (
     EXIT,
@@ -60,7 +60,7 @@ class Query(BaseModel):
 
 
 class _Refused(Exception):
-    """The client sent something that is not the protocol; the message says what."""
+    """The client violated the protocol; the message says how."""
 
 
 def route(state: State) -> WebSocketRoute:
@@ -69,7 +69,7 @@ def route(state: State) -> WebSocketRoute:
             if principal_of(websocket) != Principal():
                 raise Forbidden("the token of a job cannot be used here")
             query, job = _parse_query(websocket), websocket.path_params["job"]
-            connection, place = await run_sync(
+            connection, process = await run_sync(
                 lambda: open_exec(state.context, job, rank=query.rank, node=query.node)
             )
         except Exception as error:  # noqa: BLE001  answered, and logged if unexpected
@@ -78,7 +78,7 @@ def route(state: State) -> WebSocketRoute:
         await websocket.accept()
         reader, writer = await asyncio.open_unix_connection(sock=connection)
         try:
-            await _carry(websocket, reader, writer, place)
+            await _forward(websocket, reader, writer, process)
         finally:
             writer.close()
 
@@ -94,12 +94,15 @@ def _parse_query(websocket: WebSocket) -> Query:
         raise Invalid(f"{field}: {first['msg']}", field=field) from None
 
 
-async def _carry(
-    websocket: WebSocket, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, place: Place
+async def _forward(
+    websocket: WebSocket,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    process: ScriptProcess,
 ) -> None:
-    """Carry frames in both directions until the command has ended or the client has gone."""
-    receiving = asyncio.ensure_future(_carry_in(websocket, writer, place))
-    sending = asyncio.ensure_future(_carry_out(websocket, reader))
+    """Forward frames in both directions until the command ends or the client disconnects."""
+    receiving = asyncio.ensure_future(_forward_input(websocket, writer, process))
+    sending = asyncio.ensure_future(_forward_output(websocket, reader))
     try:
         await asyncio.wait([receiving, sending], return_when=asyncio.FIRST_COMPLETED)
         if sending.done():
@@ -116,8 +119,10 @@ async def _carry(
         await asyncio.gather(receiving, sending, return_exceptions=True)
 
 
-async def _carry_in(websocket: WebSocket, writer: asyncio.StreamWriter, place: Place) -> str:
-    """Pass on what the client sends until it has gone. Return why that is refused, or ""."""
+async def _forward_input(
+    websocket: WebSocket, writer: asyncio.StreamWriter, process: ScriptProcess
+) -> str:
+    """Forward messages of the client until it disconnects, or return why one is refused."""
     is_started = False
     while True:
         message = await websocket.receive()
@@ -128,7 +133,7 @@ async def _carry_in(websocket: WebSocket, writer: asyncio.StreamWriter, place: P
             if (kind == START) == is_started:
                 raise _Refused("a command is started once, by the first message")
             if kind == START:
-                content = _parse_start(content, place)
+                content = _parse_start(content, process)
         except _Refused as error:
             return str(error)
         is_started = True
@@ -136,8 +141,8 @@ async def _carry_in(websocket: WebSocket, writer: asyncio.StreamWriter, place: P
         await writer.drain()
 
 
-async def _carry_out(websocket: WebSocket, reader: asyncio.StreamReader) -> bool:
-    """Pass on what the runner sends; return whether the command has ended."""
+async def _forward_output(websocket: WebSocket, reader: asyncio.StreamReader) -> bool:
+    """Forward frames of the runner; return whether the command has ended."""
     frames, has_ended = Frames(), False
     while content := await reader.read(_READ_BYTES):
         for kind, part in frames.add(content):
@@ -155,15 +160,15 @@ def _parse_message(message: Any) -> tuple[int, bytes]:
     return content[0], content[1:]
 
 
-def _parse_start(content: bytes, place: Place) -> bytes:
-    """Return what the runner gets: the request of the client, checked, and the process it means."""
+def _parse_start(content: bytes, process: ScriptProcess) -> bytes:
+    """Return the client's request for the runner: checked, and with the rank of the process."""
     try:
         start = Start.model_validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"])) or "the request"
         raise _Refused(f"{field}: {first['msg']}") from None
-    checked = json.dumps(start.model_dump() | {"rank": place.local_rank}).encode()
+    checked = json.dumps(start.model_dump() | {"rank": process.local_rank}).encode()
     if len(checked) > MAX_CONTENT_BYTES:
         raise _Refused(f"the command has {len(checked):,} bytes; use at most {MAX_CONTENT_BYTES:,}")
     return checked
