@@ -34,6 +34,7 @@ _LONG = (
     "tests/testbeds/",
     "tests/trouble/",
 )
+_STORE = "tests/store/"
 _STAGES = "tests/chaos/test_stages.py::"
 # A test kills one of these sets and spares the other. The three pairs alternate over the stages, so
 # that every two components occur in each combination, and each one killed and alive at every stage.
@@ -71,7 +72,12 @@ class _Repetitions:
         self._stages = list(dict.fromkeys(stages))
 
     def find(self) -> set[str]:
-        checks = (self._repeats_docker, self._repeats_a_clause, self._repeats_a_stage)
+        checks = (
+            self._repeats_docker,
+            self._repeats_a_clause,
+            self._repeats_a_stage,
+            self._repeats_a_store,
+        )
         return {test for test in self._tests if any(check(test) for check in checks)}
 
     def _repeats_docker(self, test: str) -> bool:
@@ -95,6 +101,14 @@ class _Repetitions:
         if stage not in self._stages:
             return False
         return parts.rstrip("]") not in _PAIRWISE[self._stages.index(stage) % len(_PAIRWISE)]
+
+    def _repeats_a_store(self, test: str) -> bool:
+        """Each test of the store runs on SQLite or on PostgreSQL."""
+        name, _, parameters = test.partition("[")
+        kept, spared = ("sqlite", "postgresql")[:: -1 if _in_the_other_half(name) else 1]
+        if not test.startswith(_STORE) or spared not in parameters:
+            return False
+        return test.replace(spared, kept) in self._tests
 
 
 def _in_the_other_half(name: str) -> bool:

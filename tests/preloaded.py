@@ -29,6 +29,7 @@ _ROOT = Path(__file__).parents[1]
 _BIN = Path(sys.executable).parent
 # what Python, its libraries and terminals read while they are imported
 _READ_AT_IMPORT = ("PYTHON", "LANG", "LC_", "TERM", "NO_COLOR", "FORCE_COLOR", "TYPER", "_TYPER")
+_PATHS = "PYTHONPATH"  # where plug-ins are; they replace nothing of what is loaded
 _IMPORTED_LATER = ("alembic.command", "uvicorn.lifespan.on", "uvicorn.loops.auto")
 _MAX_REQUEST_BYTES = 1_000_000
 
@@ -176,7 +177,11 @@ class _Reader(threading.Thread):
 
 
 def _import_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for name, text in variables.items() if name.startswith(_READ_AT_IMPORT)}
+    return {
+        name: text
+        for name, text in variables.items()
+        if name.startswith(_READ_AT_IMPORT) and name != _PATHS
+    }
 
 
 def _serve(requests: socket.socket) -> Program:
@@ -232,6 +237,7 @@ def _become(program: Program, descriptors: list[int]) -> Program:
     os.chdir(program.folder)
     os.environ.clear()
     os.environ.update(program.variables)
+    sys.path[1:1] = filter(None, program.variables.get(_PATHS, "").split(os.pathsep))
     return program
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import COMMAND, run_command
+from tests.conftest import COMMAND, Cli, run_command
+from tests.plugin import install_vault
 from tests.preloaded import Program, preloaded
 
 
@@ -35,7 +36,13 @@ def test_it_has_its_own_folder_input_and_variables(home: Path, server: None) -> 
 
 def test_variables_that_python_reads_at_its_start_need_a_new_process() -> None:
     assert preloaded().can_run(os.environ | {"RETARGET_POLL_SECONDS": "1"})
-    assert not preloaded().can_run(os.environ | {"PYTHONPATH": "/nowhere"})
+    assert not preloaded().can_run(os.environ | {"PYTHONHASHSEED": "1"})
+
+
+def test_it_finds_a_plugin(retarget: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", install_vault(tmp_path / "plugin"))
+    assert preloaded().can_run(os.environ)
+    assert "vault" in retarget("target", "kinds").stdout
 
 
 def test_a_signal_ends_it(home: Path) -> None:

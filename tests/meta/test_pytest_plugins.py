@@ -94,6 +94,14 @@ def test_each_clause_of_the_contract_always_runs_on_hosts_or_on_docker() -> None
     assert not any("Podman" in test for test in remaining)
 
 
+def test_each_test_of_the_store_always_runs_on_one_database() -> None:
+    databases = ("sqlite", "postgresql")
+    tests = [f"tests/store/test_a.py::test_{n}[{name}-x]" for n in range(100) for name in databases]
+    remaining = {*tests} - left_to_everything([*tests, "tests/store/test_b.py::test_c[sqlite]"])
+    assert len({test.partition("[")[0] for test in remaining}) == len(remaining) == 100
+    assert sum("sqlite" in test for test in remaining) in range(30, 70)
+
+
 def test_what_runs_on_podman_alone_always_runs() -> None:
     assert left_to_everything(["t.py::test_a[podman]", "t.py::test_a[docker]"]) == {
         "t.py::test_a[podman]"
