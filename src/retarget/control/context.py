@@ -23,9 +23,9 @@ from retarget.store.jobs import Jobs
 from retarget.store.kept import KeptFiles
 from retarget.store.locks import Locks
 from retarget.store.logged_models import LoggedModels
-from retarget.store.members import Members
 from retarget.store.metrics import Metrics
 from retarget.store.models import Models
+from retarget.store.node_reports import NodeReports
 from retarget.store.outputs import Outputs
 from retarget.store.overview import Overview
 from retarget.store.runs import Runs
@@ -39,7 +39,7 @@ from retarget.store.track import TrackFiles
 @dataclass(frozen=True)
 class Context:
     jobs: Jobs
-    members: Members
+    node_reports: NodeReports
     outputs: Outputs
     targets: Targets
     environments: Environments

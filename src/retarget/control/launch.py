@@ -48,8 +48,8 @@ def launch_of(context: Context, job: Job, attempt: Attempt, inventory: Inventory
 def _events_acked(context: Context, job: Job, attempt: Attempt) -> tuple[int, ...]:
     if job.spec.nodes == 1:
         return (attempt.events_acked,)
-    members = {member.node: member.events_acked for member in context.members.of(attempt.key)}
-    return tuple(members.get(node, 0) for node in range(job.spec.nodes))
+    reports = {report.node: report.events_acked for report in context.node_reports.of(attempt.key)}
+    return tuple(reports.get(node, 0) for node in range(job.spec.nodes))
 
 
 def _locks_of(context: Context, job: Job) -> tuple[Lock, ...]:

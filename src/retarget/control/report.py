@@ -5,11 +5,11 @@ from typing import Any, Literal
 
 from retarget.control.context import Context
 from retarget.control.decide import Verdict, on_report
-from retarget.control.gang import apply_events, is_next, must_stop, on_members, reason_of
+from retarget.control.gang import apply_events, is_next, must_stop, on_reports, reason_of
 from retarget.control.kept import take_kept
 from retarget.control.locks import take_lock
 from retarget.core.errors import Conflict, Gone, Invalid, NotFound
-from retarget.core.jobs import Attempt, Job, Member
+from retarget.core.jobs import Attempt, Job, NodeReport
 from retarget.core.states import FINAL, Event, JobState
 from retarget.store.jobs import AppliedEvent, AttemptChange
 
@@ -40,7 +40,7 @@ def take_events(
             )
         try:
             if job.spec.nodes > 1:
-                return _take_member(context, job, attempt, node, events)
+                return _take_report(context, job, attempt, node, events)
             job, events_acked = _take(context, job, attempt, events)
         except Conflict as error:
             conflict = error
@@ -106,27 +106,27 @@ def _take(
     return job, change["events_acked"]
 
 
-def _take_member(
+def _take_report(
     context: Context, job: Job, attempt: Attempt, node: int, events: list[dict[str, Any]]
 ) -> tuple[int, bool]:
     """Process the events of one of several nodes. Advance the job as far as all nodes allow."""
     now = context.now()
-    members = context.members.of(attempt.key)
-    before = next((member for member in members if member.node == node), None)
-    after = apply_events(before or Member(node=node, last_seen_at=now), events, now)
-    context.members.replace(attempt.key, before, after)
+    reports = context.node_reports.of(attempt.key)
+    before = next((report for report in reports if report.node == node), None)
+    after = apply_events(before or NodeReport(node=node, last_seen_at=now), events, now)
+    context.node_reports.replace(attempt.key, before, after)
     # read again: if two nodes report their last event at once, one of them must see both
-    members = context.members.of(attempt.key)
+    reports = context.node_reports.of(attempt.key)
     change: AttemptChange = {}
-    if len(members) == job.spec.nodes:  # the attempt is as silent as its most silent node
-        change["last_seen_at"] = min(member.last_seen_at for member in members)
+    if len(reports) == job.spec.nodes:  # the attempt is as silent as its most silent node
+        change["last_seen_at"] = min(report.last_seen_at for report in reports)
     for event in events:
         recorded = _recorded(context, job, event)
         take_kept(context, job, event, node)
         if node == 0:
             change |= recorded
     applied, current = list[AppliedEvent](), job
-    while verdict := on_members(current, members):
+    while verdict := on_reports(current, reports):
         if verdict.event in _FINAL_EVENTS and attempt.handle is None:
             raise Conflict("the launch is not recorded yet; report again")
         current = current.after(
@@ -141,11 +141,11 @@ def _take_member(
             change |= {
                 "ended_at": now,
                 "exit_code": verdict.exit_code,
-                "reason": _attempt_reason(verdict, members),
+                "reason": _attempt_reason(verdict, reports),
             }
             break
     _write(context, job, attempt, applied, change)
-    return after.events_acked, must_stop(current, members)
+    return after.events_acked, must_stop(current, reports)
 
 
 def _recorded(context: Context, job: Job, event: dict[str, Any]) -> AttemptChange:
@@ -158,10 +158,10 @@ def _recorded(context: Context, job: Job, event: dict[str, Any]) -> AttemptChang
     return change
 
 
-def _attempt_reason(verdict: Verdict, members: list[Member]) -> str:
+def _attempt_reason(verdict: Verdict, reports: list[NodeReport]) -> str:
     if verdict.event is Event.SUCCEEDED:
         return ""
-    return reason_of(members) or verdict.reason
+    return reason_of(reports) or verdict.reason
 
 
 def _after(job: Job, verdict: Verdict, event: dict[str, Any], now: float) -> Job:

@@ -110,9 +110,9 @@ class Watcher:
 
 
 def _must_stop(context: Context, job: Job, attempt: Attempt) -> bool:
-    has_members = job.spec.nodes > 1 and job.state is not JobState.LAUNCHING
-    members = context.members.of(attempt.key) if has_members else ()
-    return must_stop(job, members)
+    has_reports = job.spec.nodes > 1 and job.state is not JobState.LAUNCHING
+    reports = context.node_reports.of(attempt.key) if has_reports else ()
+    return must_stop(job, reports)
 
 
 def _request_stop(context: Context, job: Job, attempt: Attempt) -> None:

@@ -236,7 +236,7 @@ class Attempt(Value):
     lock: str | None = None  # the id of the lock of its environment: what it ran with
 
 
-class Member(Value):
+class NodeReport(Value):
     """One node of an attempt on several nodes, as its runner reported it."""
 
     node: int

@@ -69,9 +69,9 @@ from retarget.store.kept import KeptFiles
 from retarget.store.leases import Leases
 from retarget.store.locks import Locks
 from retarget.store.logged_models import LoggedModels
-from retarget.store.members import Members
 from retarget.store.metrics import Metrics
 from retarget.store.models import Models
+from retarget.store.node_reports import NodeReports
 from retarget.store.outputs import Outputs
 from retarget.store.overview import Overview
 from retarget.store.runs import Runs
@@ -122,7 +122,7 @@ def make_app(settings: Settings, *, bus: EventBus, stop: Callable[[], None]) -> 
     work_available, blob_folder = threading.Event(), Blobs(home.blobs)
     context = Context(
         jobs=Jobs(engine),
-        members=Members(engine),
+        node_reports=NodeReports(engine),
         outputs=Outputs(engine),
         targets=Targets(engine),
         environments=Environments(engine),

@@ -159,8 +159,8 @@ Index(
 )
 
 # The reports of each node of an attempt that has several.
-members = Table(
-    "members",
+node_reports = Table(
+    "node_reports",
     metadata,
     Column("key", SafeText, ForeignKey(attempts.c.key, ondelete="CASCADE"), primary_key=True),
     Column("node", Integer, primary_key=True, autoincrement=False),

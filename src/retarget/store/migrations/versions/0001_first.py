@@ -93,7 +93,7 @@ def _jobs() -> None:
         postgresql_where=has_handle,
     )
     op.create_table(
-        "members",
+        "node_reports",
         sa.Column("key", sa.String, _of("attempts.key"), primary_key=True),
         sa.Column("node", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("events_acked", sa.BigInteger, nullable=False),
