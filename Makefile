@@ -49,7 +49,7 @@ test: setup  ## Run the tests; install what they need, where possible
 
 targets: setup  ## Run the driver contract for every kind of target, on real hosts and engines
 	@EVERYTHING=$(EVERYTHING) scripts/test-parts.sh
-	$(TESTS) -n 4 -m "targets$(QUICK)"
+	$(TESTS) -n 3 -m "targets$(QUICK)"
 
 plain-user:  ## As root: run the demo and tests as a new user with a bare PATH
 	scripts/plain-user.sh $(if $(EVERYTHING),,tests/cli/test_run.py tests/sdk/test_client.py)
@@ -62,7 +62,7 @@ check: setup  ## Check format, lint, types and layers, as CI does first
 
 chaos: setup  ## Kill processes and hosts at N random moments and check that nothing is lost
 	@echo "rounds from seed $(SEED): make chaos N=1 SEED=… repeats one"
-	$(TESTS) -n 4 -m "chaos$(QUICK)" --kills $(N) --seed $(SEED) tests/chaos
+	$(TESTS) -n 3 -m "chaos$(QUICK)" --kills $(N) --seed $(SEED) tests/chaos
 
 soak: setup  ## Load a server for MINUTES and check results and growth
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)

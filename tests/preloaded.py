@@ -28,7 +28,17 @@ from typing import IO, Any, NoReturn, TextIO
 _ROOT = Path(__file__).parents[1]
 _BIN = Path(sys.executable).parent
 # what Python, its libraries and terminals read while they are imported
-_READ_AT_IMPORT = ("PYTHON", "LANG", "LC_", "TERM", "NO_COLOR", "FORCE_COLOR", "TYPER", "_TYPER")
+_READ_AT_IMPORT = (
+    "PYTHON",
+    "LANG",
+    "LC_",
+    "TERM",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "TYPER",
+    "_TYPER",
+    "LD_",
+)
 _PATHS = "PYTHONPATH"  # where plug-ins are; they replace nothing of what is loaded
 _IMPORTED_LATER = ("alembic.command", "uvicorn.lifespan.on", "uvicorn.loops.auto")
 _MAX_REQUEST_BYTES = 1_000_000

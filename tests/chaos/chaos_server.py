@@ -22,6 +22,8 @@ from retarget.core.snapshots import Entry, Manifest, digest_bytes
 from retarget.core.states import JobState
 from tests.chaos.chaos_script import started_launches
 from tests.chaos.processes import Process, kill_together, processes, read_process
+from tests.preloaded import Process as ServerProcess
+from tests.preloaded import Program, preloaded
 
 Part = Literal["server", "runner", "script", "host"]
 View = dict[str, Any]
@@ -65,7 +67,7 @@ class ChaosServer:
         self.remote_records = str(self.records)  # their path for the scripts
         self.kills: list[Kill] = []
         self.canceled: set[str] = set()
-        self._server: subprocess.Popen[bytes] | None = None
+        self._server: ServerProcess | None = None
         self._log = root / "server.log"
         self._read = 0
         self._snapshots: dict[tuple[int, bytes], str] = {}
@@ -73,26 +75,39 @@ class ChaosServer:
 
     # -- the server
 
-    def start(self, *, ready: bool = True, **variables: str) -> subprocess.Popen[bytes]:
-        """Start a server; with `ready`, return when it answers."""
+    def start(self, *, ready: bool = True, **variables: str) -> ServerProcess:
+        """Start a server; with `ready`, return when it answers.
+
+        Without `ready`, it starts as slowly as for users, so that it can be killed meanwhile.
+        """
         defaults = {
             "RETARGET_HOME": str(self.home.root),
             "RETARGET_POLL_SECONDS": _POLL,
             "UV_CACHE_DIR": str(self.root / "uv"),
         }
+        environ = os.environ | defaults | variables
         with self._log.open("ab") as log:
-            self._server = subprocess.Popen(
-                [sys.executable, "-m", "retarget.server"],
-                cwd=self.root,
-                env=os.environ | defaults | variables,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+            self._server = (
+                self._fork(environ, log.fileno()) if ready else self._start(environ, log.fileno())
             )
         if ready:
             eventually(self._is_ready, "the server is ready")
         return self._server
+
+    def _fork(self, environ: dict[str, str], log: int) -> ServerProcess:
+        program = Program("retarget.server", [], str(self.root), environ, new_session=True)
+        return preloaded().start(program, output=log)
+
+    def _start(self, environ: dict[str, str], log: int) -> ServerProcess:
+        return subprocess.Popen(
+            [sys.executable, "-m", "retarget.server"],
+            cwd=self.root,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
 
     @property
     def pid(self) -> int:
@@ -124,7 +139,7 @@ class ChaosServer:
         timer.start()
         return timer
 
-    def adopt(self, server: subprocess.Popen[bytes]) -> None:
+    def adopt(self, server: ServerProcess) -> None:
         """Use this one of several servers that were started."""
         self._server = server
 

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import sqlite3
 import threading
 import time
@@ -111,7 +112,7 @@ def test_a_server_killed_at_any_moment_of_its_first_start(fresh: ChaosServer) ->
     for delay in (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
         server = fresh.start(ready=False)
         time.sleep(delay)
-        server.kill()
+        server.send_signal(signal.SIGKILL)
         server.wait()
     fresh.start()
     _succeeds(fresh, fresh.submit("quick"))

@@ -68,7 +68,7 @@ def test_a_job_shows_what_it_logged(workspace: Workspace, log: Log) -> None:
     tracking = job.tracking()
     assert (tracking.run_id, tracking.experiment, tracking.status) == (job.id, "trial", "FINISHED")
     loss = tracking.metrics["loss"]
-    assert (loss.step, loss.timestamp.timestamp()) == (1, 1.001)
+    assert (loss.step, loss.logged_at.timestamp()) == (1, 1.001)
 
 
 def test_a_history_is_a_sequence_of_points(workspace: Workspace, log: Log) -> None:

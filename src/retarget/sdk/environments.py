@@ -232,4 +232,4 @@ def environment_from(definition: Mapping[str, Any]) -> Environment:
 
 
 def _plain(value: object) -> object:
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
+    return str(value) if isinstance(value, Path) else value
