@@ -82,11 +82,26 @@ def test_include_sends_an_excluded_path(retarget: Cli, code: Path) -> None:
     )
 
 
+def test_include_takes_patterns(retarget: Cli, code: Path) -> None:
+    fill(code, "data/model.bin", 4)
+    done = retarget("run", "--include", "data/*.csv", "train.py", cwd=code)
+    assert (done.returncode, done.stdout) == (0, "x\n"), done.stderr
+    assert done.stderr.startswith("excluded by .gitignore: data/model.bin (4 B)\n")
+    for command in (("run", "train.py"), ("snapshot",)):
+        refused = retarget(*command, "--include", "*.parquet", cwd=code)
+        assert (refused.returncode, refused.stderr) == (
+            2,
+            f"error: include: '*.parquet' matches nothing in {code}\n",
+        )
+    listed = json.loads(retarget("snapshot", "--include", "*.csv", "--json", cwd=code).stdout)
+    assert "data/train.csv" in {row["path"] for row in listed["sent"]}
+
+
 def test_the_sdk_takes_the_same_and_says_the_same(
     retarget: Cli, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(code)
-    job = Workspace().submit("train.py", include=["data/"])
+    job = Workspace().submit("train.py", include=["data/*"])
     assert job.wait() == "succeeded"
     assert [row.path for row in job.excluded] == [".env", "node_modules/", "__pycache__/"]
     html = job._repr_html_()  # pyright: ignore[reportPrivateUsage]

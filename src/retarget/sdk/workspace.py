@@ -182,8 +182,9 @@ class Workspace(Shown):
             priority: A job with a higher priority starts earlier; -1000 to 1000, 0 by default.
             allow_pip: Let `pip` in the job change the interpreter that it runs with, which must
                 not be one that Retarget built. By default the job has its own layer for packages.
-            include: Paths in the code folder to send although an ignore file or a default rule
-                excludes them, such as `["data/"]`. `job.excluded` lists what was not sent.
+            include: Paths and patterns in the code folder to send although an ignore file or a
+                default rule excludes them, such as `["data/"]` or `["*.csv"]`. `job.excluded` lists
+                what was not sent.
             profile: The profile of the project's `retarget.toml` to use; by default that in
                 `RETARGET_PROFILE`, or none.
             secrets: Names of secrets that the script gets as environment variables; see
@@ -428,7 +429,7 @@ def read_folder(
 
     Raise Invalid if a file cannot be sent, unless the caller accepts that.
     """
-    from retarget.sdk.exclusions import resolve_include
+    from retarget.sdk.include import resolve_include
     from retarget.sdk.snapshot import scan
 
     progress = None if reading is None else partial(reading, folder)
