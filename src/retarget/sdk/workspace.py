@@ -46,6 +46,8 @@ if TYPE_CHECKING:  # only a submission needs these: other commands start faster 
         UploadProgress,
     )
 
+    ScanReport = Callable[[Scan, Sequence[Excluded]], None]
+
 _PLAN_FIELDS = {"target": str, "kind": str, "launch": dict[str, Any], "native": dict[str, Any]}
 _SERVER_FIELDS = {"version": str, "jobs": dict[str, int]}
 Folder = str | os.PathLike[str]
@@ -234,12 +236,13 @@ class Workspace(Shown):
         code: Folder | None = None,
         target: str | None = None,
         reading: "ScanProgress | None" = None,
+        scanned: "ScanReport | None" = None,
         **options: "Unpack[Options]",
     ) -> dict[str, Any]:
         """Return what `submit` would start on the target. Nothing is sent or stored.
 
         Takes the arguments of `submit`. `reading(folder, files, bytes)` is called while the code
-        folder is read.
+        folder is read, and `scanned(scan, excluded)` once it has been read.
         """
         from retarget.sdk.exclusions import as_rows, counted_exclusions
         from retarget.sdk.project import fill_from_project
@@ -248,15 +251,18 @@ class Workspace(Shown):
         job_code = resolve_code(script, code, options.get("args"))
         filled = fill_from_project(job_code.folder, target, options)
         spec = self._spec(job_code, filled)
-        result = self._scan(job_code, filled, reading)
-        manifest = result.manifest
+        scan = self._scan(job_code, filled, reading)
+        excluded = counted_exclusions(scan)
+        if scanned is not None:
+            scanned(scan, excluded)
+        manifest = scan.manifest
         answer = self._connection.post("/api/jobs/plan", spec, repeatable=True)
         sent = {
             "folder": str(job_code.folder),
             "files": len(manifest.entries),
             "bytes": manifest.size,
             "snapshot": manifest.digest,
-            "excluded": as_rows(counted_exclusions(result)),
+            "excluded": as_rows(excluded),
         }
         plan = {"code": sent, "project_settings": list(filled.project_settings)}
         return view(answer, _PLAN_FIELDS) | plan
@@ -269,7 +275,7 @@ class Workspace(Shown):
         target: str | None = None,
         reading: "ScanProgress | None" = None,
         progress: "UploadProgress | None" = None,
-        scanned: "Callable[[Scan, Sequence[Excluded]], None] | None" = None,
+        scanned: "ScanReport | None" = None,
         **options: "Unpack[Options]",
     ) -> Prepared:
         """Do the first half of `submit`: send the code that the server lacks.
