@@ -10,7 +10,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -399,6 +399,36 @@ def test_a_package_that_was_dropped_is_not_listed_as_installed(
     digest = json.loads(retarget("environment", "list", "--json").stdout)[0]["digest"]
     shown = retarget("environment", "show", digest).stdout
     assert "from PyPI, as requested; without gcc_linux-64\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "ending"),
+    [
+        ((), " (the conda channels cannot be used: http://127.0.0.1:9/channel cannot be reached: "),
+        (("--conda-from-pypi",), "; without gcc_linux-64, x264 (--conda-from-pypi)\n"),
+    ],
+    ids=["unreachable", "as-requested"],
+)
+def test_the_notice_about_conda_names_each_package(
+    retarget: Cli, code: Path, tmp_path: Path, options: Sequence[str], ending: str
+) -> None:
+    pytest.importorskip("rattler")
+    for name in ("tinypkg", "otherpkg"):
+        wheel(tmp_path / "wheels", name=name)
+    only_conda = "gcc_linux-64, x264, " if options else ""
+    (code / "conda.yml").write_text(
+        "channels: ['http://127.0.0.1:9/channel']\n"  # nothing listens there
+        f"dependencies: [otherpkg>=1, tinypkg, {only_conda}"
+        f"{{pip: [--no-index, --find-links {tmp_path}/wheels]}}]\n"
+    )
+    (code / "hello.py").write_text("import otherpkg, tinypkg; print(tinypkg.VERSION)")
+    command = ("run", "-e", "conda.yml", *options, "--name", "a", "hello.py")
+    done = retarget(*command, cwd=code, timeout=200)
+    assert (done.returncode, done.stdout) == (0, "1.0\n"), done.stderr
+    notice = f"built from PyPI instead of conda channels: otherpkg>=1, tinypkg{ending}"
+    assert notice in done.stderr
+    shown = retarget("job", "show", "a").stdout
+    assert re.search(rf"^notice +{re.escape(notice)}", shown, re.M), shown
 
 
 def test_an_environment_is_updated_as_a_new_version(retarget: Cli, code: Path) -> None:

@@ -14,6 +14,7 @@ import uv
 
 from retarget.runner.uv_settings import uv_variables
 from tests.conftest import Cli
+from tests.runner.harness import wheel
 
 _CONDA_KERNEL = {"kernelspec": {"name": "conda-env-x", "display_name": "x", "language": "python"}}
 
@@ -102,6 +103,34 @@ def test_output_goes_where_a_script_would_write_it(
     lines = retarget("job", "logs", "a").stdout.splitlines()
     assert sorted(lines) == ["0", "child", "err", "out", "pip"]
     assert {"child", "out"} <= set(done.stdout.splitlines())
+
+
+def test_pip_in_a_cell_installs_into_the_layer_of_the_job_alone(
+    retarget: Cli, python: Path, tmp_path: Path
+) -> None:
+    wheel(tmp_path / "wheels")
+    options = f"-q --disable-pip-version-check --no-index --find-links {tmp_path}/wheels"
+    write_notebook(
+        tmp_path / "nb.ipynb",
+        "import os",
+        f"!pip install {options} tinypkg",
+        "import tinypkg\nprint(tinypkg.VERSION, os.path.dirname(tinypkg.__file__))",
+        "print(os.environ['VIRTUAL_ENV'])",
+    )
+    prefix = python.parent.parent
+    before = _content(prefix)
+    done = retarget("run", "--python", python, "nb.ipynb", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    package, layer = done.stdout.splitlines()[-2:]
+    version, folder = package.split()
+    assert (version, Path(folder).is_relative_to(layer)) == ("1.0", True)
+    assert not Path(layer).is_relative_to(prefix)
+    assert _content(prefix) == before
+
+
+def _content(folder: Path) -> set[Path]:
+    """Return every file, apart from what Python compiles."""
+    return {path for path in folder.rglob("*") if "__pycache__" not in path.parts}
 
 
 def test_a_failing_cell_fails_the_job_and_the_notebook_is_kept_so_far(

@@ -82,11 +82,26 @@ def test_include_sends_an_excluded_path(retarget: Cli, code: Path) -> None:
     )
 
 
+def test_include_takes_patterns(retarget: Cli, code: Path) -> None:
+    fill(code, "data/model.bin", 4)
+    done = retarget("run", "--include", "data/*.csv", "train.py", cwd=code)
+    assert (done.returncode, done.stdout) == (0, "x\n"), done.stderr
+    assert done.stderr.startswith("excluded by .gitignore: data/model.bin (4 B)\n")
+    for command in (("run", "train.py"), ("snapshot",)):
+        refused = retarget(*command, "--include", "*.parquet", cwd=code)
+        assert (refused.returncode, refused.stderr) == (
+            2,
+            f"error: include: '*.parquet' matches nothing in {code}\n",
+        )
+    listed = json.loads(retarget("snapshot", "--include", "*.csv", "--json", cwd=code).stdout)
+    assert "data/train.csv" in {row["path"] for row in listed["sent"]}
+
+
 def test_the_sdk_takes_the_same_and_says_the_same(
     retarget: Cli, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(code)
-    job = Workspace().submit("train.py", include=["data/"])
+    job = Workspace().submit("train.py", include=["data/*"])
     assert job.wait() == "succeeded"
     assert [row.path for row in job.excluded] == [".env", "node_modules/", "__pycache__/"]
     html = job._repr_html_()  # pyright: ignore[reportPrivateUsage]
@@ -185,10 +200,12 @@ def test_a_large_snapshot_says_what_is_large(retarget: Cli, code: Path) -> None:
     with (code / "big/model.bin").open("wb") as file:
         file.truncate(LARGE_SNAPSHOT_BYTES + 1)
     (code / "train.py").write_text("print(1)")
-    done = retarget("run", "train.py", cwd=code, timeout=200)
-    [line] = [line for line in done.stderr.splitlines() if line.startswith("the snapshot has")]
-    assert "190.7 MiB; the largest paths are big/ (190.7 MiB), train.py" in line
-    assert ".retargetignore" in line
+    for options in (["--dry-run"], []):
+        done = retarget("run", *options, "train.py", cwd=code, timeout=200)
+        [line] = [line for line in done.stderr.splitlines() if line.startswith("the snapshot has")]
+        assert "190.7 MiB; the largest paths are big/ (190.7 MiB), train.py" in line
+        assert ".retargetignore" in line
+        assert (done.stdout + done.stderr).count("node_modules/ (1 file, 3 B)") == 1
 
 
 def test_downloaded_outputs_are_not_sent_with_the_next_job(retarget: Cli, code: Path) -> None:
@@ -213,7 +230,7 @@ def test_a_submodule_without_files_is_named(retarget: Cli, code: Path) -> None:
     fill(code, "libs/b/code.py", 1)
     (code / "train.py").write_text("")
     line = "the git submodule libs/a is empty, and the job will lack it"
-    for command in (("run", "train.py"), ("snapshot",)):
+    for command in (("run", "train.py"), ("run", "--dry-run", "train.py"), ("snapshot",)):
         done = retarget(*command, cwd=code)
         assert (done.returncode, line in done.stderr) == (0, True), done.stderr
         assert "libs/b is empty" not in done.stderr

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from retarget.core.kept import Kept, Missed, check_keep, combine_nodes, describe_kept
-from retarget.runner.keep_patterns import matches
+from retarget.runner.keep_patterns import matches, reaches
 
 
 def _report(**change: Any) -> Kept:
@@ -98,3 +98,21 @@ def test_a_pattern_matches(pattern: str, path: str) -> None:
 )
 def test_a_pattern_does_not_match(pattern: str, path: str) -> None:
     assert not matches(pattern, path)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "folder", "expected"),
+    [
+        ("*.csv", "data", True),
+        ("data/*.csv", "data", True),
+        ("data/*.csv", "data/raw", False),
+        ("data/*.csv", "other", False),
+        ("data/**/x", "data/a/b", True),
+        ("/*.csv", "data", False),
+        ("/data", "data", False),
+    ],
+)
+def test_a_pattern_reaches_into_the_folders_of_what_it_can_name(
+    pattern: str, folder: str, *, expected: bool
+) -> None:
+    assert reaches(pattern, folder) == expected

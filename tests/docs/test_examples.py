@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ from tests.docs.markdown import Block, blocks, name_of, pages
 
 _LANGUAGES = ("bash", "python")
 _MAX_SKIPPED = 12
+_OUTPUT_PATH = re.compile(r"""["']outputs(?:/|["']\) */)""")
+_CREATE_OUTPUTS = re.compile(r"""["']outputs["']\)\.mkdir\(|makedirs\(["']outputs""")
 # Runs the Python blocks of one page in one namespace, as a reader would in one session.
 _SESSION = """
 import json, sys
@@ -107,6 +110,22 @@ def test_few_examples_are_skipped_and_each_has_a_reason() -> None:
     skipped = [block for block in every_block if "skip" in block.options]
     assert all(len(block.options["skip"]) > 10 for block in skipped)
     assert len(skipped) <= _MAX_SKIPPED
+
+
+def test_every_script_that_writes_to_outputs_creates_the_folder() -> None:
+    """So that it also runs with `python`, where no runner has created it."""
+    scripts = [
+        (name_of(page), block)
+        for page in pages()
+        for block in blocks(page)
+        if block.options.get("file", "").endswith(".py")
+    ]
+    parts = [(name, block.line, _OUTPUT_PATH.split(block.text, 1)) for name, block in scripts]
+    writing = [(name, line, code[0]) for name, line, code in parts if len(code) > 1]
+    assert writing
+    assert not [
+        (name, line) for name, line, before in writing if not _CREATE_OUTPUTS.search(before)
+    ]
 
 
 def test_every_block_has_a_known_language() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from retarget.core.errors import Invalid
 from retarget.core.exclusions import MAX_EXCLUSIONS, Excluded, describe_exclusions
-from retarget.sdk.exclusions import count_exclusions, counted_exclusions, resolve_include
+from retarget.sdk.exclusions import count_exclusions, counted_exclusions
+from retarget.sdk.include import resolve_include
 from retarget.sdk.snapshot import scan
 
 
@@ -96,7 +97,7 @@ def test_only_paths_of_the_folder_can_be_included(tmp_path: Path, path: str, mes
 def test_included_paths_are_relative_to_the_folder(tmp_path: Path) -> None:
     fill(tmp_path, "data/a")
     paths = ["data/", "./data/a", str(tmp_path / "data"), "."]
-    assert resolve_include(tmp_path, paths) == {b"data", b"data/a", b""}
+    assert resolve_include(tmp_path, paths).paths == {b"data", b"data/a", b""}
     with pytest.raises(Invalid, match="a list of paths"):
         resolve_include(tmp_path, "data/")
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from retarget.core.errors import Invalid
 from retarget.sdk.ignore import walk
+from retarget.sdk.include import resolve_include
 
 _GIT = {
     "PATH": os.environ["PATH"],
@@ -36,8 +37,7 @@ def refuse(path: bytes, error: OSError) -> None:
 
 
 def kept(folder: Path, *include: str) -> set[str]:
-    included = frozenset(map(os.fsencode, include))
-    files = walk(os.fsencode(folder), refuse, include=included)
+    files = walk(os.fsencode(folder), refuse, include=resolve_include(folder, include))
     return {os.fsdecode(path) for path, _ in files}
 
 
@@ -48,7 +48,7 @@ def excluded(folder: Path, *include: str) -> dict[str, str]:
         os.fsencode(folder),
         refuse,
         lambda path, rule: rules.update({os.fsdecode(path): rule}),
-        frozenset(map(os.fsencode, include)),
+        resolve_include(folder, include),
     )
     for _ in files:
         pass
@@ -345,7 +345,67 @@ def test_an_included_path_is_sent_whatever_the_rules_say(tmp_path: Path) -> None
     assert kept(tmp_path, ".env") == {".env", ".gitignore"}
     assert kept(tmp_path, ".venv") == {".venv/pyvenv.cfg", ".gitignore"}
     assert kept(tmp_path, "node_modules") == {"node_modules/a/node_modules/b", ".gitignore"}
-    assert kept(tmp_path, "") >= everything | {"y.csv", "node_modules/a/node_modules/b"}
+    assert kept(tmp_path, ".") >= everything | {"y.csv", "node_modules/a/node_modules/b"}
+
+
+def test_an_included_pattern_reaches_into_excluded_folders(tmp_path: Path) -> None:
+    write(tmp_path, {".gitignore": "data/\n*.csv\nlogs/\n", "x.csv": "", "data/.gitignore": "*\n"})
+    write(tmp_path, dict.fromkeys(["data/a.csv", "data/b.bin", "data/raw/c.csv", "logs/a/b"], ""))
+    assert kept(tmp_path, "data/*.csv") == {".gitignore", "data/a.csv"}
+    assert kept(tmp_path, "./*.csv") == {".gitignore", "x.csv"}
+    everywhere = {".gitignore", "x.csv", "data/a.csv", "data/raw/c.csv"}
+    assert kept(tmp_path, "*.csv") == everywhere
+    assert kept(tmp_path, f"{tmp_path}/**/*.csv") == everywhere
+    assert kept(tmp_path, "d?ta/") == everywhere - {"x.csv"} | {"data/.gitignore", "data/b.bin"}
+    assert excluded(tmp_path, "*.csv") == {
+        "data/b.bin": ".gitignore",
+        "data/.gitignore": ".gitignore",
+        "logs/": ".gitignore",  # searched in vain: one path
+    }
+
+
+def test_a_pattern_includes_nothing_that_is_always_excluded(tmp_path: Path) -> None:
+    names = ["__pycache__/a", "venv/pyvenv.cfg", "venv/a", ".git/a", "home/a", "data/.tox/a"]
+    write(tmp_path, dict.fromkeys([*names, "data/a.pyc", "data/a", "a.py"], ""))
+    write(tmp_path, {".gitignore": "venv/\ndata/\nhome\n", "home/server.lock": ""})
+    write(tmp_path, {"home/token": ""})
+    sent = {".gitignore", "a.py", "data/a"}
+    assert kept(tmp_path, "a*") == sent
+    assert kept(tmp_path, "*") == kept(tmp_path, "**") == sent
+    assert excluded(tmp_path, "a*")["venv/"] == excluded(tmp_path, "*")["venv/"] == "always"
+
+
+def test_a_pattern_includes_secrets_only_if_its_last_name_has_letters(tmp_path: Path) -> None:
+    write(tmp_path, dict.fromkeys(["certs/a.pem", "certs/b", ".aws/credentials", ".env"], ""))
+    write(tmp_path, {".gitignore": "certs/\n"})
+    assert kept(tmp_path, "certs/*") == kept(tmp_path, "cert?") == {".gitignore", "certs/b"}
+    assert kept(tmp_path, "**", "*/*") == {".gitignore", "certs/b"}
+    assert kept(tmp_path, "certs/*.pem") == {".gitignore", "certs/a.pem"}
+    assert kept(tmp_path, "certs", "*.pem") == {".gitignore", "certs/a.pem", "certs/b"}
+    assert kept(tmp_path, ".aw*", ".en?") == {".gitignore", ".aws/credentials", ".env"}
+
+
+def test_a_path_with_the_signs_of_a_pattern_is_a_path(tmp_path: Path) -> None:
+    write(tmp_path, {".gitignore": "*.bin\n", "a[1].bin": "", "a1.bin": ""})
+    assert kept(tmp_path, "a[1].bin") == {".gitignore", "a[1].bin"}
+    assert kept(tmp_path, "a[0-9].bin") == {".gitignore", "a1.bin"}
+
+
+def test_downloaded_files_are_included_by_a_pattern(tmp_path: Path) -> None:
+    write(tmp_path, dict.fromkeys(["results/.retarget-download", "results/a.csv"], ""))
+    assert kept(tmp_path) == set()
+    assert kept(tmp_path, "*.csv") == {"results/a.csv"}
+    assert kept(tmp_path, "res*") == {"results/.retarget-download", "results/a.csv"}
+
+
+def test_a_pattern_that_matches_nothing_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path, {"a.py": "", "__pycache__/a.pyc": ""})
+    for pattern in ("*.csv", "*.pyc", "data/**"):
+        with pytest.raises(Invalid) as raised:
+            kept(tmp_path, "*.py", pattern)
+        assert str(raised.value) == f"include: {pattern!r} matches nothing in {tmp_path}"
+    with pytest.raises(Invalid, match="is not in the code folder"):
+        kept(tmp_path, "../*.csv")
 
 
 def test_a_home_of_retarget_cannot_be_included(tmp_path: Path) -> None:

@@ -65,6 +65,9 @@ def test_included_paths_are_relative_to_the_file_and_only_those_in_the_code_fold
         with pytest.raises(Invalid) as raised:
             fill(tmp_path / "notebooks")
         assert str(raised.value) == f"{file}: include: '{path}' {problem} in {tmp_path}"
+    file.write_text('include = ["*.csv"]')
+    with pytest.raises(Invalid, match=r"'\*\.csv' is a pattern; list paths here"):
+        fill(tmp_path)
 
 
 def test_a_profile_wins_over_the_rest_of_the_file(

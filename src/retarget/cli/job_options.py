@@ -164,8 +164,9 @@ Code = Annotated[
 Include = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="PATH",
-        help="Send this file or folder although a rule excludes it; repeatable.",
+        metavar="PATH|PATTERN",
+        help="Send this file or folder, or what this pattern matches, although a rule excludes it; "
+        "repeatable.",
         rich_help_panel=_JOB,
     ),
 ]

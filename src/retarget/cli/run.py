@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from retarget.cli import job_options as option
-from retarget.cli.snapshot import report_scan
+from retarget.cli.snapshot import report_content, report_scan
 from retarget.cli.terminal import print_status, write_json
 from retarget.cli.variables import describe_secrets, read_variables
 from retarget.core.errors import Invalid, NotFound
@@ -297,7 +297,12 @@ def _show_plan(work: str | list[str], options: dict[str, Any], *, as_json: bool)
     workspace = Workspace()
     options["environment"] = resolve_environment(workspace, options["environment"])
     with FolderProgress() as progress:
-        plan = workspace.plan(work, reading=progress.reading, **options)
+        plan = workspace.plan(
+            work,
+            reading=progress.reading,
+            scanned=progress.report(report_content),  # the plan itself has what is excluded
+            **options,
+        )
     if as_json:
         write_json(plan)
         return

@@ -79,9 +79,14 @@ def snapshot(
 
 
 def report_scan(scan: "Scan", excluded: "Sequence[Excluded]") -> None:
-    """Write what a snapshot excludes, and what is large in a large one."""
+    """Write what a snapshot excludes, and warn of what a job may lack or not need."""
     for line in describe_exclusions(excluded):
         print_status(line, "dim")
+    report_content(scan, excluded)
+
+
+def report_content(scan: "Scan", _excluded: "Sequence[Excluded]") -> None:
+    """Warn of empty submodules, and say what is large in a large snapshot."""
     _warn_of_empty_submodules(scan)
     size = scan.manifest.size
     if size > LARGE_SNAPSHOT_BYTES:

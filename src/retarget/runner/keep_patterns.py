@@ -1,4 +1,4 @@
-"""Matches paths with the patterns of --keep: `*.pt`, `checkpoints/`, `runs/**/best.pt`."""
+"""Matches paths with the patterns of --keep and --include: `*.pt`, `runs/**/best.pt`."""
 
 from __future__ import annotations
 
@@ -10,28 +10,44 @@ def matches(pattern: str, path: str) -> bool:
 
     A pattern without a slash in the middle matches at any depth, as in ignore files.
     """
-    is_folder, names = pattern.endswith("/"), pattern.strip("/").split("/")
-    if len(names) == 1 and not pattern.startswith("/"):
-        names = ["**", *names]
     parts = path.rstrip("/").split("/")
-    last = len(parts) if path.endswith("/") or not is_folder else len(parts) - 1
-    return _matches_start(names, parts[:last])
+    last = len(parts) if path.endswith("/") or not pattern.endswith("/") else len(parts) - 1
+    return _matches_start(_names(pattern), parts[:last])
+
+
+def reaches(pattern: str, folder: str) -> bool:
+    """Return whether a pattern can name a path in this folder."""
+    names = _names(pattern)
+    positions = _skip_stars(names, {0})
+    for part in folder.strip("/").split("/"):
+        positions = _advance(names, positions, part)
+    return bool(positions - {len(names)})
+
+
+def _names(pattern: str) -> list[str]:
+    names = pattern.strip("/").split("/")
+    return ["**", *names] if len(names) == 1 and not pattern.startswith("/") else names
 
 
 def _matches_start(names: list[str], parts: list[str]) -> bool:
     """Return whether the names match the first parts of a path; `**` is any number of parts."""
     positions = _skip_stars(names, {0})
     for part in parts:
-        reached: set[int] = set()
-        for position in positions - {len(names)}:
-            if names[position] == "**":
-                reached.add(position)
-            elif fnmatchcase(part, names[position]):
-                reached.add(position + 1)
-        positions = _skip_stars(names, reached)
+        positions = _advance(names, positions, part)
         if len(names) in positions:
             return True
     return False
+
+
+def _advance(names: list[str], positions: set[int], part: str) -> set[int]:
+    """Return the positions in the names behind one more part of a path."""
+    reached: set[int] = set()
+    for position in positions - {len(names)}:
+        if names[position] == "**":
+            reached.add(position)
+        elif fnmatchcase(part, names[position]):
+            reached.add(position + 1)
+    return _skip_stars(names, reached)
 
 
 def _skip_stars(names: list[str], positions: set[int]) -> set[int]:

@@ -1,4 +1,4 @@
-"""Counts what a snapshot excludes, and finds the paths that a user includes anyway."""
+"""Counts what a snapshot excludes."""
 
 import os
 import time
@@ -8,23 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from retarget.core.errors import Invalid
 from retarget.core.exclusions import ALWAYS, DEFAULT, MAX_EXCLUSIONS, OTHERS, Excluded
 from retarget.runner.default_exclusions import ENVIRONMENT_MARKS
-from retarget.sdk import arguments
 
 if TYPE_CHECKING:
     from retarget.sdk.snapshot import Scan
 
 _SUBMIT_SECONDS = 0.01  # a submit takes 15 ms: counting must not double that
 _CHECK_ENTRIES = 128  # between two looks at the clock
-
-
-def resolve_include(folder: Path, include: object) -> frozenset[bytes]:
-    """Return paths relative to the folder; raise Invalid for one that is not in it."""
-    expected = "a list of paths, such as ['data/']"
-    paths = arguments.strings("include", include, expected) if include is not None else ()
-    return frozenset(_inside(os.path.realpath(folder), path) for path in paths)
 
 
 def count_exclusions(
@@ -162,18 +153,3 @@ def _pattern(path: str) -> str:
 def _sum(path: str, rows: Sequence[Excluded]) -> Excluded:
     files, size = sum(row.files for row in rows), sum(row.size for row in rows)
     return Excluded(path, rows[0].rule, files, size, any(row.at_least for row in rows))
-
-
-def _inside(root: str, path: str) -> bytes:
-    full = os.path.normpath(os.path.join(root, path))
-    parent = os.path.realpath(os.path.dirname(full))
-    if os.path.commonpath([root, full]) != root:
-        raise Invalid(f"include: {path!r} is not in the code folder {root}", field="include")
-    if not path.strip() or not os.path.lexists(full):
-        raise Invalid(f"include: {path!r} does not exist in {root}", field="include")
-    if full != root and parent != os.path.dirname(full):
-        raise Invalid(
-            f"include: {path!r} leads through a link; name the path that the link leads to",
-            field="include",
-        )
-    return b"" if full == root else os.fsencode(os.path.relpath(full, root))

@@ -13,6 +13,7 @@ the same snapshot.
 """
 
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from pathlib import Path
 from retarget.core.errors import Invalid
 from retarget.core.exclusions import ALWAYS, DEFAULT
 from retarget.runner import default_exclusions as names
+from retarget.sdk.include import NO_INCLUDE, ExcludedPaths, Include, parents
 from retarget.sdk.wildmatch import IgnoreFile, Pattern
 
 _RETARGET, _AML, _GIT, _DOCKER = b".retargetignore", b".amlignore", b".gitignore", b".dockerignore"
@@ -49,9 +51,7 @@ class ProjectRules:
 class CodeFiles:
     """The files of a code folder, and what is excluded."""
 
-    def __init__(
-        self, root: bytes, include: frozenset[bytes], project: ProjectRules | None = None
-    ) -> None:
+    def __init__(self, root: bytes, include: Include, project: ProjectRules | None = None) -> None:
         self.root = root
         self.excluded: list[tuple[bytes, str]] = []
         self.ignore_file = ignore_file_of(root)
@@ -81,18 +81,19 @@ def walk(
     folder: bytes,
     refuse: Refuse,
     exclude: Exclude | None = None,
-    include: frozenset[bytes] = frozenset(),
+    include: Include = NO_INCLUDE,
     project: ProjectRules | None = None,
 ) -> Iterator[tuple[bytes, os.DirEntry[bytes]]]:
     """Yield the path and the entry of every file of the snapshot.
 
-    A folder that was deleted is skipped.
+    A folder that was deleted is skipped. Raise Invalid, at the end, for a pattern of `include` that
+    matches nothing.
 
     Args:
         folder: The folder to walk.
         refuse: Called for a folder that cannot be listed.
-        exclude: Called for every path that is excluded, but not for those below it.
-        include: Paths in the folder that are included whatever the rules say.
+        exclude: Called at the end for every path that is excluded, but not for those below it.
+        include: Paths and patterns of what is included whatever the rules say.
         project: Patterns of the project's settings.
     """
     scope = _with_project(_scope_at(folder), folder, project)
@@ -114,46 +115,54 @@ class _Folder:
 
 
 class _Walk:
-    def __init__(
-        self, folder: bytes, refuse: Refuse, exclude: Exclude, include: frozenset[bytes]
-    ) -> None:
+    def __init__(self, folder: bytes, refuse: Refuse, exclude: Exclude, include: Include) -> None:
         self._folder = folder
         self._refuse = refuse
         self._exclude = exclude
         self._include = include
-        self._above_include = {folder for path in include for folder in _parents(path)}
+        self._has_include = include != NO_INCLUDE
+        self._above_include = {folder for path in include.paths for folder in parents(path)}
+        self._unmatched = dict.fromkeys(include.patterns)
+        self._excluded = ExcludedPaths()
 
     def files(self, scope: "_Scope") -> Iterator[tuple[bytes, os.DirEntry[bytes]]]:
-        pending = [_Folder(b"", scope, included=b"" in self._include)]
+        pending = [_Folder(b"", scope, included=b"" in self._include.paths)]
         while pending:
             folder = pending.pop()
             entries = _list(self._folder, folder.path, self._refuse)
             folder = self._with_content(folder, {entry.name for entry in entries})
-            if folder.rule is not None and not self._is_above_include(folder.path[:-1]):
-                self._exclude(folder.path, folder.rule)
-                continue
+            if folder.rule is not None:
+                if not self._is_searched(folder.path[:-1], folder.rule):
+                    self._excluded.add(folder.path, folder.rule)
+                    continue
+                self._excluded.search(folder.path, folder.rule)
             for entry in entries:
                 is_folder = entry.is_dir(follow_symlinks=False)
                 rule, included = self._rule(folder, entry.name, is_folder)
                 path = folder.path + entry.name
-                if is_folder and (rule is None or self._is_above_include(path)):
+                if is_folder and (rule is None or self._is_searched(path, rule)):
                     scope = folder.scope.below(entry.name)
                     pending.append(_Folder(path + b"/", scope, included, rule))
                 elif rule is None:
+                    self._excluded.send(path)
                     yield path, entry
                 else:
-                    self._exclude(path + b"/" if is_folder else path, rule)
+                    self._excluded.add(path + b"/" if is_folder else path, rule)
+        self._finish()
 
-    def _is_above_include(self, path: bytes) -> bool:
-        return path in self._above_include
+    def _is_searched(self, path: bytes, rule: str) -> bool:
+        """Return whether an excluded folder may contain something that the user asked for."""
+        if path in self._above_include:
+            return True
+        is_open = rule != ALWAYS and self._include.reaches(path)
+        return is_open and _default_rule(path.rpartition(b"/")[2], is_folder=True) is None
 
     def _with_content(self, folder: _Folder, content: set[bytes]) -> _Folder:
         """Return the folder with the rules that follow from the names in it."""
-        if folder.path and folder.rule is None:
-            rule = _rule_of_content(content)
-            is_named = folder.path[:-1] in self._include
-            if rule and (not is_named or content >= _HOME_MARKS):
-                return replace(folder, rule=rule)
+        rule = _rule_of_content(content) if folder.path else None
+        is_stricter = folder.rule is None or rule == ALWAYS
+        if rule and is_stricter and not self._is_named(folder.path[:-1], rule, content):
+            return replace(folder, rule=rule, included=False)
         if folder.scope.source not in content or folder.included:
             return folder
         file = folder.path + folder.scope.source
@@ -162,18 +171,50 @@ class _Walk:
             scope=folder.scope.with_file(os.path.join(self._folder, file), os.fsdecode(file)),
         )
 
+    def _is_named(self, folder: bytes, rule: str, content: set[bytes]) -> bool:
+        """Return whether the user named a folder that this rule excludes for its content."""
+        if folder in self._include.paths:
+            return not content >= _HOME_MARKS
+        return rule == DEFAULT and bool(self._include.patterns_of(folder, is_folder=True))
+
     def _rule(self, folder: _Folder, name: bytes, is_folder: bool) -> tuple[str | None, bool]:
         """Return the rule that excludes this name, and whether the user asked for its path."""
-        if self._include and folder.path + name in self._include:
+        if not self._has_include:
+            return folder.rule or folder.scope.rule(name, is_folder), False
+        path = folder.path + name
+        if path in self._include.paths:
             return None, True
         if folder.included:
-            return _default_rule(name, is_folder), True
-        return folder.rule or folder.scope.rule(name, is_folder), False
+            rule = _default_rule(name, is_folder)
+        else:
+            rule = folder.rule or folder.scope.rule(name, is_folder)
+        patterns = self._include.patterns_of(path, is_folder=is_folder)
+        if not patterns or folder.rule == ALWAYS:
+            return rule, folder.included and rule is None
+        if rule is not None:
+            rule = _rule_despite(patterns, name, is_folder)
+        if rule is None:
+            for pattern in patterns:
+                self._unmatched.pop(pattern, None)
+        return rule, rule is None
+
+    def _finish(self) -> None:
+        for path, rule in self._excluded.rules().items():
+            self._exclude(path, rule)
+        for pattern in self._unmatched:
+            raise Invalid(
+                f"include: {pattern!r} matches nothing in {os.fsdecode(self._folder)}",
+                field="include",
+            )
 
 
-def _parents(path: bytes) -> Iterator[bytes]:
-    while path := path.rpartition(b"/")[0]:
-        yield path
+def _rule_despite(patterns: list[str], name: bytes, is_folder: bool) -> str | None:
+    """Return the rule that excludes a name although these patterns include it."""
+    rule = _default_rule(name, is_folder)
+    last_names = [pattern.rstrip("/").rpartition("/")[2] for pattern in patterns]
+    if rule == DEFAULT and any(re.search("[^\\W_]", last_name) for last_name in last_names):
+        return None  # but `data/*` does not ask for files that may hold secrets
+    return rule
 
 
 def _rule_of_content(content: set[bytes]) -> str | None:

@@ -11,6 +11,7 @@ from retarget.core.toml import check_keys, parse_toml, suggest
 from retarget.core.units import parse_duration, parse_memory
 from retarget.sdk import arguments
 from retarget.sdk.ignore import ProjectRules
+from retarget.sdk.include import is_pattern
 from retarget.sdk.toml_files import read_settings_file
 
 NAME = "retarget.toml"
@@ -53,6 +54,12 @@ class Project:
         """Return what is in the code folder of these paths, relative to it."""
         inside: list[str] = []
         for path in paths:
+            if is_pattern(str(self.folder), path):
+                raise Invalid(
+                    f"{self.folder / NAME}: include: {path!r} is a pattern; list paths here, or "
+                    f"pass --include {path!r}",
+                    field="include",
+                )
             full = os.path.normpath(self.folder / path)
             is_inside = os.path.commonpath([full, self.folder]) == str(self.folder)
             if not path.strip() or not is_inside or not os.path.lexists(full):

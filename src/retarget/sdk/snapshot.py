@@ -20,6 +20,7 @@ from blake3 import blake3
 from retarget.core.errors import Invalid
 from retarget.core.snapshots import Entry, Manifest, digest_bytes, stays_inside
 from retarget.sdk.ignore import CodeFiles, ContextFiles, ProjectRules
+from retarget.sdk.include import NO_INCLUDE, Include
 
 SMALL_FILE_BYTES = 2**20  # smaller files are sent together
 MAX_BATCH_BYTES = 8 * 2**20  # of one request with several files
@@ -89,7 +90,7 @@ def scan(  # noqa: PLR0913  each caller sets a few of them
     cache: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
     context: bool = False,
-    include: frozenset[bytes] = frozenset(),
+    include: Include = NO_INCLUDE,
     ignore: ProjectRules | None = None,
     accept_refused: bool = False,
 ) -> Scan:
@@ -100,7 +101,7 @@ def scan(  # noqa: PLR0913  each caller sets a few of them
         cache: A folder for a cache of digests, so that unchanged files are not read again.
         progress: Called with the number of files and bytes read so far.
         context: The folder is a build context: `.dockerignore` decides which files are excluded.
-        include: Paths in the folder that are included whatever the ignore files say.
+        include: What in the folder is included whatever the ignore files say.
         ignore: Patterns of the project's settings.
         accept_refused: Return the files that cannot be sent, instead of raising Invalid.
     """

@@ -46,6 +46,8 @@ if TYPE_CHECKING:  # only a submission needs these: other commands start faster 
         UploadProgress,
     )
 
+    ScanReport = Callable[[Scan, Sequence[Excluded]], None]
+
 _PLAN_FIELDS = {"target": str, "kind": str, "launch": dict[str, Any], "native": dict[str, Any]}
 _SERVER_FIELDS = {"version": str, "jobs": dict[str, int]}
 Folder = str | os.PathLike[str]
@@ -182,8 +184,9 @@ class Workspace(Shown):
             priority: A job with a higher priority starts earlier; -1000 to 1000, 0 by default.
             allow_pip: Let `pip` in the job change the interpreter that it runs with, which must
                 not be one that Retarget built. By default the job has its own layer for packages.
-            include: Paths in the code folder to send although an ignore file or a default rule
-                excludes them, such as `["data/"]`. `job.excluded` lists what was not sent.
+            include: Paths and patterns in the code folder to send although an ignore file or a
+                default rule excludes them, such as `["data/"]` or `["*.csv"]`. `job.excluded` lists
+                what was not sent.
             profile: The profile of the project's `retarget.toml` to use; by default that in
                 `RETARGET_PROFILE`, or none.
             secrets: Names of secrets that the script gets as environment variables; see
@@ -233,12 +236,13 @@ class Workspace(Shown):
         code: Folder | None = None,
         target: str | None = None,
         reading: "ScanProgress | None" = None,
+        scanned: "ScanReport | None" = None,
         **options: "Unpack[Options]",
     ) -> dict[str, Any]:
         """Return what `submit` would start on the target. Nothing is sent or stored.
 
         Takes the arguments of `submit`. `reading(folder, files, bytes)` is called while the code
-        folder is read.
+        folder is read, and `scanned(scan, excluded)` once it has been read.
         """
         from retarget.sdk.exclusions import as_rows, counted_exclusions
         from retarget.sdk.project import fill_from_project
@@ -247,15 +251,18 @@ class Workspace(Shown):
         job_code = resolve_code(script, code, options.get("args"))
         filled = fill_from_project(job_code.folder, target, options)
         spec = self._spec(job_code, filled)
-        result = self._scan(job_code, filled, reading)
-        manifest = result.manifest
+        scan = self._scan(job_code, filled, reading)
+        excluded = counted_exclusions(scan)
+        if scanned is not None:
+            scanned(scan, excluded)
+        manifest = scan.manifest
         answer = self._connection.post("/api/jobs/plan", spec, repeatable=True)
         sent = {
             "folder": str(job_code.folder),
             "files": len(manifest.entries),
             "bytes": manifest.size,
             "snapshot": manifest.digest,
-            "excluded": as_rows(counted_exclusions(result)),
+            "excluded": as_rows(excluded),
         }
         plan = {"code": sent, "project_settings": list(filled.project_settings)}
         return view(answer, _PLAN_FIELDS) | plan
@@ -268,7 +275,7 @@ class Workspace(Shown):
         target: str | None = None,
         reading: "ScanProgress | None" = None,
         progress: "UploadProgress | None" = None,
-        scanned: "Callable[[Scan, Sequence[Excluded]], None] | None" = None,
+        scanned: "ScanReport | None" = None,
         **options: "Unpack[Options]",
     ) -> Prepared:
         """Do the first half of `submit`: send the code that the server lacks.
@@ -428,7 +435,7 @@ def read_folder(
 
     Raise Invalid if a file cannot be sent, unless the caller accepts that.
     """
-    from retarget.sdk.exclusions import resolve_include
+    from retarget.sdk.include import resolve_include
     from retarget.sdk.snapshot import scan
 
     progress = None if reading is None else partial(reading, folder)
