@@ -15,6 +15,8 @@ READY := .venv/.ready
 INCOMPLETE := .venv/.incomplete
 # uv with the certificates of this machine and the user's settings of pip
 UV := $(BIN)/python -I src/retarget/runner/uv_settings.py $(BIN)/uv
+# without its cache, Python compiles our modules in each of the thousands of processes of the tests
+unexport PYTHONDONTWRITEBYTECODE
 # tests that failed run again, alone and last: docs/testing.md
 TESTS := $(BIN)/pytest --second-chance --dist worksteal -q
 QUICK := $(if $(EVERYTHING),, and not everything)

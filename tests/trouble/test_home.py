@@ -160,8 +160,14 @@ def test_a_damaged_database_is_one_sentence_and_is_not_changed(database: Path, d
 @pytest.mark.parametrize(
     ("statement", "sentence"),
     [
-        ("UPDATE alembic_version SET version_num = '9999'", "made by another version of Retarget"),
-        ("UPDATE alembic_version SET version_num = '0005'", "made by another version of Retarget"),
+        (
+            "UPDATE alembic_version SET version_num = '9999'",
+            "created by another version",
+        ),
+        (
+            "UPDATE alembic_version SET version_num = '0005'",
+            "created by another version",
+        ),
         ("DROP TABLE runs", "lacks the table 'runs'"),
         ("DELETE FROM alembic_version", "that is not Retarget's"),
     ],
@@ -179,7 +185,7 @@ def test_a_half_migrated_database_is_one_sentence(
 
 @pytest.mark.parametrize(
     ("revision", "sentence"),
-    [("0001", "lacks the table 'artifacts'"), ("0005", "made by another version of Retarget")],
+    [("0001", "lacks the table 'artifacts'"), ("0005", "created by another version")],
 )
 def test_a_database_that_lacks_tables_is_not_changed(
     database: Path, revision: str, sentence: str
