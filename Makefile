@@ -18,7 +18,7 @@ UV := $(BIN)/python -I src/retarget/runner/uv_settings.py $(BIN)/uv
 # without its cache, Python compiles our modules in each of the thousands of processes of the tests
 unexport PYTHONDONTWRITEBYTECODE
 # tests that failed run again, alone and last: docs/testing.md
-TESTS := $(BIN)/pytest --second-chance --dist worksteal -q
+TESTS := $(BIN)/pytest --second-chance --dist worksteal -q $(if $(EVERYTHING),-rs)
 QUICK := $(if $(EVERYTHING),, and not everything)
 PARTS := check test plain-user targets chaos fuzz soak bench
 

@@ -5,6 +5,8 @@ from zlib import crc32
 
 import pytest
 
+from tests.postgresql import postgresql_programs
+
 # files and tests that take long, and of which the quick ones say enough about a change
 _LONG = (
     "tests/chaos/test_hosts.py::test_a_link_that_is_declared_dead_recovers",
@@ -35,7 +37,13 @@ _LONG = (
     "tests/trouble/",
 )
 _STORE = "tests/store/"
-_STAGES = "tests/chaos/test_stages.py::"
+_STAGES = tuple(
+    f"tests/chaos/test_stages.py::test_{stage}"
+    for stage in (
+        *("queued", "launching", "preparing", "running", "running_with_a_retry_left"),
+        "finalizing",
+    )
+)
 # A test kills one of these sets and spares the other. The three pairs alternate over the stages, so
 # that every two components occur in each combination, and each one killed and alive at every stage.
 _PAIRWISE = (
@@ -52,24 +60,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    marked = left_to_everything([item.nodeid for item in items])
+    marked = left_to_everything(
+        [item.nodeid for item in items], has_postgresql=postgresql_programs() is not None
+    )
     for item in items:
         if item.nodeid in marked:
             item.add_marker("everything")
 
 
-def left_to_everything(tests: Collection[str]) -> set[str]:
+def left_to_everything(tests: Collection[str], *, has_postgresql: bool = True) -> set[str]:
     """Return which of these tests only `make everything` runs. All workers decide alike."""
-    return {test for test in tests if test.startswith(_LONG)} | _Repetitions(tests).find()
+    repetitions = _Repetitions(tests, has_postgresql=has_postgresql)
+    return {test for test in tests if test.startswith(_LONG)} | repetitions.find()
 
 
 class _Repetitions:
-    """Tests of the same on other engines, hosts and stages than those that always run."""
+    """Tests of the same on other engines, hosts, stages or databases than always run."""
 
-    def __init__(self, tests: Collection[str]) -> None:
+    def __init__(self, tests: Collection[str], *, has_postgresql: bool) -> None:
         self._tests = frozenset(tests)
-        stages = [test.partition("[")[0] for test in tests if test.startswith(_STAGES)]
-        self._stages = list(dict.fromkeys(stages))
+        self._has_postgresql = has_postgresql
 
     def find(self) -> set[str]:
         checks = (
@@ -98,14 +108,15 @@ class _Repetitions:
 
     def _repeats_a_stage(self, test: str) -> bool:
         stage, _, parts = test.partition("[")
-        if stage not in self._stages:
+        if stage not in _STAGES:
             return False
-        return parts.rstrip("]") not in _PAIRWISE[self._stages.index(stage) % len(_PAIRWISE)]
+        return parts.rstrip("]") not in _PAIRWISE[_STAGES.index(stage) % len(_PAIRWISE)]
 
     def _repeats_a_store(self, test: str) -> bool:
         """Each test of the store runs on SQLite or on PostgreSQL."""
         name, _, parameters = test.partition("[")
-        kept, spared = ("sqlite", "postgresql")[:: -1 if _in_the_other_half(name) else 1]
+        uses_postgresql = self._has_postgresql and _in_the_other_half(name)
+        kept, spared = ("sqlite", "postgresql")[:: -1 if uses_postgresql else 1]
         if not test.startswith(_STORE) or spared not in parameters:
             return False
         return test.replace(spared, kept) in self._tests

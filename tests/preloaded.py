@@ -183,6 +183,7 @@ class _Reader(threading.Thread):
 
     def text(self) -> str:
         self.join(100)
+        assert not self.is_alive(), "the command has ended, but something keeps its output open"
         return self._content.decode().replace("\r\n", "\n")
 
 

@@ -15,6 +15,8 @@ from retarget.core.environments import Environment
         "pkg @ git+ssh://alice:s3cret@host/b",
         "https://${USER}:s3cret@host/simple",
         "https://conda.host/t/s3cret/channel",
+        "HTTPS://alice:s3cret@host/simple",
+        "https://alice:p@s3cret@host/simple",
     ],
 )
 def test_credentials_are_found_and_masked(text: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos import test_stages
 from tests.durations import report, summary
 from tests.everything import left_to_everything
 
@@ -100,6 +101,8 @@ def test_each_test_of_the_store_always_runs_on_one_database() -> None:
     remaining = {*tests} - left_to_everything([*tests, "tests/store/test_b.py::test_c[sqlite]"])
     assert len({test.partition("[")[0] for test in remaining}) == len(remaining) == 100
     assert sum("sqlite" in test for test in remaining) in range(30, 70)
+    without = {*tests} - left_to_everything(tests, has_postgresql=False)
+    assert all("sqlite" in test for test in without)
 
 
 def test_what_runs_on_podman_alone_always_runs() -> None:
@@ -112,7 +115,7 @@ def test_what_runs_on_podman_alone_always_runs() -> None:
 def test_every_pair_of_kills_always_runs() -> None:
     parts = ("server", "runner", "script")
     kills = ["+".join(kill) for size in (1, 2, 3) for kill in combinations(parts, size)]
-    stages = [f"test_{n}" for n in range(6)]
+    stages = [name for name in vars(test_stages) if name.startswith("test_")]
     tests = [f"tests/chaos/test_stages.py::{stage}[{kill}]" for stage in stages for kill in kills]
     remaining = [
         test.rpartition("::")[2] for test in tests if test not in left_to_everything(tests)
@@ -125,4 +128,8 @@ def test_every_pair_of_kills_always_runs() -> None:
     for first, second in combinations(levels, 2):
         shown = {(case[first], case[second]) for case in factors}
         assert shown == {*product(levels[first], levels[second])}
-    assert len(remaining) == 12
+    assert len(remaining) == 2 * len(stages)
+    # a test that is run alone, such as again after a failure, is chosen as among all
+    assert {test for test in tests if not left_to_everything([test])} == {
+        test for test in tests if test not in left_to_everything(tests)
+    }

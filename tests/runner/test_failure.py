@@ -188,6 +188,11 @@ def test_a_log_that_goes_on_after_an_exception_does_not_end_with_it() -> None:
     assert find_last_exception(log + b"next epoch\n", ["/w"]) == ""
 
 
+def test_a_terminal_title_without_an_end_does_not_hide_the_cause() -> None:
+    log = b'\x1b]0;title\nTraceback (most recent call last):\n  File "a.py", line 1\nKeyError: 1\n'
+    assert find_cause(log, []) == "KeyError: 1 (a.py:1)"
+
+
 def test_a_long_message_is_cut() -> None:
     log = b"Traceback (most recent call last):\n  x\nValueError: " + b"long " * 10_000
     assert len(find_cause(log, [])) == MAX_CHARACTERS

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from retarget.runner.folder import Folder
+from retarget.runner.keep import choose
 from retarget.runner.script_start import mark_start
-from retarget.runner.written_files import find_written
+from retarget.runner.written_files import TOO_MANY, UNREADABLE, Missed, Written, find_written
 from retarget.testing import Receiver, Reports
 from tests.runner.harness import PATIENCE, RunnerHarness
 
@@ -151,6 +152,18 @@ def test_what_cannot_be_read_is_named(harness: RunnerHarness) -> None:
     (launch.folder / "work/d").chmod(0o700)
     assert reports.outputs == {"workdir/ok": b"x\n"}
     assert _missed(reports) == {"d/": "it cannot be read", "f": "it cannot be read"}
+
+
+def test_patterns_do_not_hide_that_files_were_not_looked_at() -> None:
+    missed = [
+        Missed("*", 100_000, 5, TOO_MANY),
+        Missed("d/", 0, 0, UNREADABLE),
+        Missed("other/", 0, 0, UNREADABLE),
+        Missed("f", 1, 0, UNREADABLE),
+    ]
+    choice = choose(Written([], missed), ["/d/*.pt"], LIMIT)
+    assert [row.path for row in choice.missed] == ["*", "d/"]
+    assert choice.unmatched == ["/d/*.pt"]
 
 
 def test_odd_names_are_kept_and_overlong_paths_are_named(harness: RunnerHarness) -> None:

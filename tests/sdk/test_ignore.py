@@ -410,7 +410,19 @@ def test_a_pattern_that_matches_nothing_is_an_error(tmp_path: Path) -> None:
 
 def test_a_home_of_retarget_cannot_be_included(tmp_path: Path) -> None:
     write(tmp_path, {"state/server.lock": "", "state/token": "secret", "main.py": ""})
-    assert kept(tmp_path, "state") == {"main.py"}
+    assert kept(tmp_path) == kept(tmp_path, "*") == {"main.py"}
+    for path in ("state", "state/token", "state/server.lock"):
+        with pytest.raises(Invalid, match="state/ is a home of Retarget, which holds secrets"):
+            kept(tmp_path, path)
+
+
+@pytest.mark.parametrize("pattern", ["[!a]*", "*[0-9]*", "[a-z]*", "?[]x]*"])
+def test_a_set_of_characters_does_not_ask_for_secrets(tmp_path: Path, pattern: str) -> None:
+    secrets = (".env", "id_ed25519", "credentials.json")
+    write(tmp_path, dict.fromkeys((*secrets, "b]1.py"), ""))
+    assert kept(tmp_path, pattern) == {"b]1.py"}
+    (tmp_path / ".gitignore").write_text(f"!{pattern}\n")
+    assert kept(tmp_path) == {"b]1.py", ".gitignore"}
 
 
 def test_a_code_folder_that_is_itself_an_environment_is_still_sent(tmp_path: Path) -> None:

@@ -167,6 +167,16 @@ def test_a_variable_with_a_secret_name_becomes_a_secret_of_the_job(api: Api) -> 
         assert "lower-case" not in text
 
 
+def test_too_many_variables_with_secret_names_are_refused_and_harm_no_other_job(api: Api) -> None:
+    variables = {f"V{number}_KEY": "a value" for number in range(1001)}
+    spec = {"command": PRINT, "variables": variables, "name": "many"}
+    refused = api.ask("POST", "/api/jobs", spec)
+    assert refused.status == 422
+    assert "a job may have 1,000, this one has 1,001" in refused.content.decode()
+    api.submit(*PRINT, variables={"HF_TOKEN": VALUE}, name="next")
+    assert api.wait("next")["state"] == "succeeded"
+
+
 def test_the_own_secrets_of_a_job_are_deleted_with_it(api: Api) -> None:
     job = api.submit("true", variables={"SOME_TOKEN": VALUE})
     api.wait(job["name"])

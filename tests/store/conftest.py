@@ -1,6 +1,5 @@
 """Run every test on SQLite and on a real PostgreSQL, which lives for the test session."""
 
-import glob
 import os
 import pwd
 import shutil
@@ -23,6 +22,7 @@ from retarget.store.environments import Environments
 from retarget.store.jobs import Jobs
 from retarget.store.outputs import Outputs
 from retarget.store.targets import Targets
+from tests.postgresql import postgresql_programs
 from tests.store.new_schema import create_schema
 
 
@@ -149,7 +149,7 @@ def race() -> Callable[[list[Callable[[], Any]]], list[Any]]:
 
 @pytest.fixture(scope="session")
 def cluster() -> "Iterator[Cluster]":
-    programs = _postgresql_programs()
+    programs = postgresql_programs()
     if programs is None:
         message = "PostgreSQL is not installed: initdb and pg_ctl were not found"
         if os.environ.get("CI"):
@@ -227,15 +227,6 @@ class Cluster:
             )
             output.seek(0)
             assert completed.returncode == 0, output.read().decode()
-
-
-def _postgresql_programs() -> Path | None:
-    on_path = [Path(program).parent for program in [shutil.which("pg_ctl")] if program]
-    installed = sorted(map(Path, glob.glob("/usr/lib/postgresql/*/bin")), reverse=True)
-    for folder in [*on_path, *installed]:
-        if (folder / "initdb").exists() and (folder / "pg_ctl").exists():
-            return folder
-    return None
 
 
 def _ordinary_user() -> pwd.struct_passwd | None:

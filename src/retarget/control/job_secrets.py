@@ -8,7 +8,7 @@ from retarget.control.context import Context
 from retarget.control.report import current_attempt
 from retarget.control.sealing import Sealer, Unsealable
 from retarget.core.errors import Invalid, NotFound
-from retarget.core.jobs import Job, JobSpec
+from retarget.core.jobs import MAX_SECRETS, Job, JobSpec
 from retarget.core.variables import check_secret_value, looks_secret
 from retarget.runner.masking import Masker, mask_values
 from retarget.store.secrets import StoredSecret
@@ -36,6 +36,12 @@ def draft_of(spec: JobSpec) -> Draft:
     if both:
         raise Invalid(f"secrets: {both[0]} is also set as a variable; choose one", field="secrets")
     own = {name: value for name, value in spec.variables.items() if value and looks_secret(name)}
+    if (count := len(spec.secrets) + len(own)) > MAX_SECRETS:
+        raise Invalid(
+            f"secrets: a job may have {MAX_SECRETS:,}, this one has {count:,}; variables that are "
+            "named like secrets count, too",
+            field="secrets",
+        )
     others = {name: value for name, value in spec.variables.items() if name not in own}
     change = {"variables": others, "secrets": (*spec.secrets, *own)}
     return Draft(spec.model_copy(update=change), own) if own else Draft(spec)

@@ -3,7 +3,7 @@
 import re
 
 _HIDDEN = "****"
-_USER_INFO = re.compile(r"(?P<scheme>[a-z+]+)://(?P<user>[^\s/@:]*)(?P<password>:[^\s/@]*)?@")
+_USER_INFO = re.compile(r"(?P<scheme>[a-z+]+)://(?P<user>[^\s/@:]*)(?P<password>:[^\s/]*)?@", re.I)
 _TOKEN_IN_PATH = re.compile(r"(https?://\S*?/t/)(?!\$\{)[^/\s]+(?=/)")  # Anaconda's channels
 _VARIABLES = re.compile(r"(?:\$\{\w+\})*")
 

@@ -112,9 +112,10 @@ Arguments = Annotated[
 ]
 Variable = Annotated[str, AfterValidator(_check_variable_name)]
 Variables = Annotated[dict[Variable, Argument], AfterValidator(_check_variables_size)]
+MAX_SECRETS = 1000
 SecretNames = Annotated[
     tuple[Variable, ...],
-    Field(max_length=1000),
+    Field(max_length=MAX_SECRETS),
     AfterValidator(lambda names: tuple(dict.fromkeys(names))),
 ]
 Keep = Annotated[tuple[Argument, ...], Field(max_length=100), AfterValidator(check_keep)]

@@ -24,7 +24,7 @@ _ERROR = re.compile(r"([A-Za-z_][\w.]*)(?::(.*))?")
 _SYNTAX_ERROR = re.compile(r"(?:SyntaxError|IndentationError|TabError)\b.*")
 _RANK = re.compile(r"\[[A-Za-z_]\w*?(\d+)\]:[ ]?")  # as PyTorch writes: [rank1]: …, [default1]:…
 _FAILED_RANK = re.compile(r"\s*rank\s*:\s*(\d+)\b.*")
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 # how the program that runs notebooks ends: see notebook.py
 _CELL = re.compile(r"retarget: (cell \d+ of .+?) failed: (.*)")
 # A last line after a traceback that says more about the end than the traceback.

@@ -10,11 +10,11 @@ from typing import Any, BinaryIO, Iterator, NamedTuple
 from retarget.runner.errors import NoSpace, Refused
 from retarget.runner.files import open_below
 from retarget.runner.folder import Folder, Journal
-from retarget.runner.keep_patterns import matches
+from retarget.runner.keep_patterns import matches, reaches
 from retarget.runner.outputs import shown
 from retarget.runner.secrets import Secrets
 from retarget.runner.server import Server
-from retarget.runner.written_files import UNREADABLE, File, Missed, Written, find_written
+from retarget.runner.written_files import TOO_MANY, UNREADABLE, File, Missed, Written, find_written
 
 TOP = "workdir"
 NONE, ALL = "none", "all"
@@ -44,7 +44,7 @@ def choose(written: Written, patterns: list[str], limit: int) -> Choice:
     files, missed, unmatched = written.files, written.missed, []
     if patterns and patterns != [ALL]:
         files = [file for file in files if _is_named(patterns, file.path)]
-        missed = [row for row in missed if _is_named(patterns, row.path)]
+        missed = [row for row in missed if _is_named(patterns, row.path) or _hides(row, patterns)]
         paths = [item.path for item in (*files, *missed)]
         unmatched = [
             pattern for pattern in patterns if not any(matches(pattern, path) for path in paths)
@@ -55,6 +55,14 @@ def choose(written: Written, patterns: list[str], limit: int) -> Choice:
     count = len(files) if patterns else _count_within(files, limit)
     over = [Missed(file.path, 1, file.size, OVER_LIMIT) for file in files[count:]]
     return Choice(files[:count], [*missed, *over], unmatched)
+
+
+def _hides(row: Missed, patterns: list[str]) -> bool:
+    """Return whether files that the patterns name may be among those that were not looked at."""
+    if row.reason == TOO_MANY or row.path == ".":
+        return True
+    is_folder = row.reason == UNREADABLE and row.path.endswith("/")
+    return is_folder and any(reaches(pattern, row.path) for pattern in patterns)
 
 
 def parse_choice(stored: dict[str, Any]) -> Choice:

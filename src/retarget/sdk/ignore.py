@@ -13,7 +13,6 @@ the same snapshot.
 """
 
 import os
-import re
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from retarget.core.errors import Invalid
 from retarget.core.exclusions import ALWAYS, DEFAULT
 from retarget.runner import default_exclusions as names
 from retarget.sdk.include import NO_INCLUDE, ExcludedPaths, Include, parents
-from retarget.sdk.wildmatch import IgnoreFile, Pattern
+from retarget.sdk.wildmatch import IgnoreFile, Pattern, has_letters
 
 _RETARGET, _AML, _GIT, _DOCKER = b".retargetignore", b".amlignore", b".gitignore", b".dockerignore"
 _PROJECT = "retarget.toml"
@@ -130,9 +129,13 @@ class _Walk:
         while pending:
             folder = pending.pop()
             entries = _list(self._folder, folder.path, self._refuse)
-            folder = self._with_content(folder, {entry.name for entry in entries})
+            content = {entry.name for entry in entries}
+            folder = self._with_content(folder, content)
             if folder.rule is not None:
-                if not self._is_searched(folder.path[:-1], folder.rule):
+                is_home = content >= _HOME_MARKS
+                if is_home:
+                    self._refuse_to_include(folder.path)
+                if is_home or not self._is_searched(folder.path[:-1], folder.rule):
                     self._excluded.add(folder.path, folder.rule)
                     continue
                 self._excluded.search(folder.path, folder.rule)
@@ -157,6 +160,15 @@ class _Walk:
         is_open = rule != ALWAYS and self._include.reaches(path)
         return is_open and _default_rule(path.rpartition(b"/")[2], is_folder=True) is None
 
+    def _refuse_to_include(self, home: bytes) -> None:
+        for path in self._include.paths:
+            if (path + b"/").startswith(home):
+                raise Invalid(
+                    f"include: {os.fsdecode(path)!r} cannot be sent: {os.fsdecode(home)} is a home "
+                    "of Retarget, which holds secrets",
+                    field="include",
+                )
+
     def _with_content(self, folder: _Folder, content: set[bytes]) -> _Folder:
         """Return the folder with the rules that follow from the names in it."""
         rule = _rule_of_content(content) if folder.path else None
@@ -173,8 +185,10 @@ class _Walk:
 
     def _is_named(self, folder: bytes, rule: str, content: set[bytes]) -> bool:
         """Return whether the user named a folder that this rule excludes for its content."""
+        if content >= _HOME_MARKS:
+            return False
         if folder in self._include.paths:
-            return not content >= _HOME_MARKS
+            return True
         return rule == DEFAULT and bool(self._include.patterns_of(folder, is_folder=True))
 
     def _rule(self, folder: _Folder, name: bytes, is_folder: bool) -> tuple[str | None, bool]:
@@ -211,8 +225,8 @@ class _Walk:
 def _rule_despite(patterns: list[str], name: bytes, is_folder: bool) -> str | None:
     """Return the rule that excludes a name although these patterns include it."""
     rule = _default_rule(name, is_folder)
-    last_names = [pattern.rstrip("/").rpartition("/")[2] for pattern in patterns]
-    if rule == DEFAULT and any(re.search("[^\\W_]", last_name) for last_name in last_names):
+    last_names = [os.fsencode(pattern.rstrip("/").rpartition("/")[2]) for pattern in patterns]
+    if rule == DEFAULT and any(map(has_letters, last_names)):
         return None  # but `data/*` does not ask for files that may hold secrets
     return rule
 

@@ -35,7 +35,7 @@ class Pattern:
     @property
     def has_letters(self) -> bool:
         """Whether the last name in the pattern has a letter or a digit: `*.pem`, but not `*`."""
-        return re.search(rb"[a-zA-Z0-9\x80-\xff]", self.text.rpartition(b"/")[2]) is not None
+        return has_letters(self.text.rpartition(b"/")[2])
 
     @cached_property
     def expression(self) -> bytes:
@@ -44,6 +44,12 @@ class Pattern:
     @cached_property
     def regex(self) -> re.Pattern[bytes]:
         return re.compile(self.expression, re.DOTALL)
+
+
+def has_letters(name: bytes) -> bool:
+    """Return whether a pattern has a letter or a digit that stands for itself."""
+    without_sets = re.sub(rb"\[[!^]?\]?[^\]]*\]", b"", name)
+    return re.search(rb"[a-zA-Z0-9\x80-\xff]", without_sets) is not None
 
 
 class IgnoreFile:
