@@ -59,7 +59,7 @@ plain-user:  ## As root: run the demo and tests as a new user with a bare PATH
 check: setup  ## Check format, lint, types and layers, as CI does first
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright
+	$(BIN)/pyright --threads 2
 	$(BIN)/lint-imports
 
 chaos: setup  ## Kill processes and hosts at N random moments and check that nothing is lost

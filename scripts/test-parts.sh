@@ -5,8 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 SSHD=(sshd ssh ip) DOCKER=(dockerd docker iptables ip) PODMAN=(podman runc conmon iptables ip)
-CLIENTS=(skinny-new skinny-old) CLIENTS_SIZE="100 MB"
-if [ -n "${EVERYTHING:-}" ]; then CLIENTS+=(mlflow-new mlflow-old) CLIENTS_SIZE="1 GB"; fi
+CLIENTS=(skinny-new) CLIENTS_SIZE="100 MB"
+if [ -n "${EVERYTHING:-}" ]; then CLIENTS+=(skinny-old mlflow-new mlflow-old) CLIENTS_SIZE="1 GB"; fi
 
 announce() {  # Say what will be installed before anything is.
     local packages=() folders=() name
