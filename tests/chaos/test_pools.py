@@ -73,6 +73,7 @@ def test_the_job_of_a_silent_host_never_runs_twice_at_once(on_hosts: OnHosts) ->
 
 def test_a_silent_idle_host_is_unavailable_until_it_answers(on_hosts: OnHosts) -> None:
     host = on_hosts.hosts[1]
+    on_hosts.call("POST", "/api/targets/pool/check")  # else a login may be cut, and say so
     host.link_down()
     on_hosts.call("POST", "/api/targets/pool/check")
     assert "answer" in _node(on_hosts, host)["unavailable"]

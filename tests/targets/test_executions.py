@@ -104,9 +104,9 @@ def _check_command(cli: Cli, name: str) -> None:
 def _check_terminal(home: Path, name: str) -> None:
     variables = {"RETARGET_HOME": str(home)}
     with Terminal([COMMAND, "exec", name, "--", "sh", "-i"], variables=variables) as terminal:
-        terminal.type("PS1=; tty; stty size; echo T=$TERM\r")
-        assert b"/dev/" in terminal.wait_for("24 80")
-        terminal.wait_for("T=xterm")
+        terminal.type("PS1=; tty; echo T=$TERM\r")
+        assert b"/dev/" in terminal.wait_for("T=xterm")
+        terminal.wait_for_size("24 80")  # in a container, it is set after the start
         terminal.resize(50, 132)
         terminal.wait_for_size("50 132")
         terminal.type("echo star''ted; sleep 600\r")

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import threading
+import traceback
 import warnings
 import zlib
 from typing import Any
@@ -337,6 +338,8 @@ def _fork(work: object) -> int:
         try:
             work()
             code = 0
+        except BaseException:  # noqa: BLE001  shown: the parent sees only the exit code
+            traceback.print_exc()
         finally:
             os._exit(code)
     return pid
