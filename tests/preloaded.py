@@ -40,6 +40,7 @@ _READ_AT_IMPORT = (
     "LD_",
 )
 _PATHS = "PYTHONPATH"  # where plug-ins are; they replace nothing of what is loaded
+_FIRST_PATHS = os.environ.get(_PATHS, "")
 _IMPORTED_LATER = ("alembic.command", "uvicorn.lifespan.on", "uvicorn.loops.auto")
 _MAX_REQUEST_BYTES = 1_000_000
 
@@ -95,8 +96,9 @@ class Preloaded:
     """The process that forks. It ends with the process that made it."""
 
     def __init__(self) -> None:
-        # without the home of the test that comes first: this process is none of its
+        # without the home and the plug-ins of the first test: this process is not its own
         self._variables = {k: v for k, v in os.environ.items() if not k.startswith("RETARGET_")}
+        self._variables[_PATHS] = _FIRST_PATHS
         self._requests, remote_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with remote_end:
             # clients know a server by `retarget.server` among its arguments
