@@ -49,7 +49,7 @@ class Retarget:
         """Wait until all have succeeded, as `Workspace.wait_all` does."""
         response: dict[str, Any] = {"done": False}
         while not response["done"]:
-            response = self.client.request("/api/jobs/wait", {"jobs": ids, "timeout": 30})
+            response = self.client.request("/api/jobs/wait", {"jobs": ids, "timeout_seconds": 30})
         for job in response["jobs"]:
             if job["state"] != "succeeded":
                 raise MeasurementFailed(f"{job['name']} {job['state']}: {job['reason']}")

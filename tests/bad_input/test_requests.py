@@ -87,7 +87,7 @@ WRONG: dict[str, list[Any]] = {
     "processes_per_node": [0, -1, 1025, 1.5, "1", True, 10**30],
     "retries": [-1, 101, 1.5, "1", True, 10**30],
     "timeout": [0, -1, "soon", "", True, [], HUGE, "9" * 400, float("nan"), "1h-5m"],
-    "grace": [-1, 3601, "1", True, None, float("nan")],
+    "grace_seconds": [-1, 3601, "1", True, None, float("nan")],
     "priority": [-1001, 1001, 1.5, "1", True],
     "environment": [3, None, [], "x", {"kind": "usr"}, {"pip": "numpy"}, {"zzz": 1}],
     "environment.python": [
@@ -144,8 +144,8 @@ def test_an_unknown_name_is_not_found(api: Api, noun: str, name: str) -> None:
         ("GET", "/api/blobs/%2e%2e%2ftoken", 404, "this server has no GET"),
         ("GET", f"/api/blobs/{'A' * 64}", 422, "is not 64 hex digits"),
         ("GET", "/api/models/x/versions/" + "9" * 5000, 422, "must be an integer"),
-        ("POST", "/api/server/prune?keep=nan", 422, "keep: "),
-        ("POST", "/api/server/prune?keep=-1", 422, "keep: "),
+        ("POST", "/api/server/prune?keep_seconds=nan", 422, "keep_seconds: "),
+        ("POST", "/api/server/prune?keep_seconds=-1", 422, "keep_seconds: "),
     ],
 )
 def test_a_wrong_address_is_refused(

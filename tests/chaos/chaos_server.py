@@ -195,7 +195,7 @@ class ChaosServer:
             "command": ["python", "-S", _SCRIPT, kind],
             "snapshot": self._code(options.pop("files", 0), options.pop("bulk", b"")),
             "variables": {"CHAOS": self.remote_records},
-            "grace": 0.3,
+            "grace_seconds": 0.3,
             "cpus": 0.5,
         }
         view = self.call("POST", "/api/jobs", spec | options)

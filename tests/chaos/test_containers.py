@@ -96,7 +96,7 @@ def test_finalizing(on_docker: InContainers, broken: str) -> None:
 @breaks("container", "agent", "server")
 def test_canceling(on_docker: InContainers, broken: str) -> None:
     """After a stop was requested, which may have arrived."""
-    job = on_docker.submit("deaf", grace=3)
+    job = on_docker.submit("deaf", grace_seconds=3)
     on_docker.wait_for(job, "running")
     eventually(lambda: on_docker.starts(job) == 1, "it ignores signals")
     assert on_docker.cancel(job)

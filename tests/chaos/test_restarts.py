@@ -74,7 +74,7 @@ def test_a_job_that_ends_while_neither_server_nor_runner_runs(
 def test_a_runner_killed_while_it_ends_leftover_processes(
     chaos_server: ChaosServer,
 ) -> None:
-    job = chaos_server.submit("children", grace=1.5)
+    job = chaos_server.submit("children", grace_seconds=1.5)
     eventually(lambda: chaos_server.has_event(job, "clearing"), "the script has ended")
     assert [kill.part for kill in chaos_server.kill(("runner",), job)] == ["runner"]
     _succeeds(chaos_server, job)

@@ -81,14 +81,16 @@ def test_a_launch_that_no_longer_exists_is_lost() -> None:
 
 
 def _silent(**change: Any) -> tuple[str | None, str]:
-    current = job("a", state=change.pop("state", JobState.RUNNING), attempt=1, retries=1, grace=10)
+    current = job(
+        "a", state=change.pop("state", JobState.RUNNING), attempt=1, retries=1, grace_seconds=10
+    )
     attempt = Attempt(key="a", job_id="a", number=1, target="lab", created_at=0.0, **change)
     return on_silence(current, attempt, Observation(phase=Phase.SILENT, reason="lab2: down"), 1000)
 
 
 def test_a_silent_launch_is_lost_only_after_lost_after_and_a_margin() -> None:
-    assert _silent(last_seen_at=1000 - 300 - 10 - 59.0, lost_after=300.0)[0] is None
-    lost, _ = _silent(last_seen_at=1000 - 300 - 10 - 61.0, lost_after=300.0)
+    assert _silent(last_seen_at=1000 - 300 - 10 - 59.0, lost_after_seconds=300.0)[0] is None
+    lost, _ = _silent(last_seen_at=1000 - 300 - 10 - 61.0, lost_after_seconds=300.0)
     assert lost == "lab2: down; no report for 6m 11s"
 
 

@@ -46,14 +46,14 @@ def test_an_attempt_has_a_limit_only_if_a_retry_is_left_after_it(
     world: World, placer: Placer, retries: int, number: int, limit: float | None
 ) -> None:
     """Decision 011: an attempt that cannot be tried elsewhere waits for its host."""
-    world.attach("t", one_node().model_copy(update={"lost_after": 300.0}))
+    world.attach("t", one_node().model_copy(update={"lost_after_seconds": 300.0}))
     job = world.submit("t", retries=retries)
     for done in range(number):
         if done:
             _fail(world, job.id)
         placer.place(world.targets.refresh(), explain=False)
     attempt = world.attempt(job)
-    assert (attempt.number, attempt.lost_after) == (number, limit)
+    assert (attempt.number, attempt.lost_after_seconds) == (number, limit)
 
 
 def test_few_jobs_are_placed_in_a_round_between_two_polls_and_the_next_round_comes_at_once(

@@ -21,7 +21,7 @@ def watcher(world: World) -> Watcher:
 
 @pytest.fixture
 def driver(world: World) -> StubDriver:
-    return world.attach("t", one_node().model_copy(update={"lost_after": 300.0}))
+    return world.attach("t", one_node().model_copy(update={"lost_after_seconds": 300.0}))
 
 
 @pytest.fixture

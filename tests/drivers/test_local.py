@@ -213,7 +213,7 @@ class TestRaces(LocalHarness, ContractHarness):
         self, driver: Driver, receiver: Receiver
     ) -> None:
         """Stopped by a signal, it holds its lock and would block its job forever."""
-        launch = self.new_launch(receiver, "sh", "-c", "echo started; sleep 60", grace=0.5)
+        launch = self.new_launch(receiver, "sh", "-c", "echo started; sleep 60", grace_seconds=0.5)
         handle = driver.launch(launch)
         self.wait_for_words(receiver, launch)
         (pid,) = self.runner_pids(handle)

@@ -357,7 +357,13 @@ def test_a_launch_on_a_full_disk_can_be_polled_and_canceled(tmp_path: Path) -> N
         config = {"address": f"root@{ssh_host.address}", "key": ssh_host.key.read_text()}
         driver = connect_to("ssh", config)
         launch = Launch.model_validate(
-            {"key": "k1", "job": "j1", "name": "n", "command": ["sleep", "600"], "grace": 1.0}
+            {
+                "key": "k1",
+                "job": "j1",
+                "name": "n",
+                "command": ["sleep", "600"],
+                "grace_seconds": 1.0,
+            }
         )
         handle = driver.launch(launch)
         wait_until(lambda: bool(_sleepers(ssh_host)), "it runs")

@@ -153,7 +153,7 @@ def test_the_runners_record_of_the_exit(content: bytes) -> None:
         assert observe(name)["phase"] == "exited"
 
 
-@given(noise(b'{"launch":{"grace":10.0}}'))
+@given(noise(b'{"launch":{"grace_seconds":10.0}}'))
 def test_a_launch_whose_file_was_overwritten_can_be_canceled(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "launch.json").write_bytes(content)

@@ -424,7 +424,7 @@ def test_a_full_disk_is_reported_and_no_partial_file_remains(tmp_path: Path) -> 
 
 
 def _prune(api: Api) -> None:
-    assert api.ask("POST", "/api/server/prune", keep=0).status == 200
+    assert api.ask("POST", "/api/server/prune", keep_seconds=0).status == 200
 
 
 def _peak(pid: int) -> int:

@@ -51,7 +51,7 @@ class RunnerHarness:
 
     def launch(self, *command: str, **more: Any) -> "HarnessLaunch":
         key = uuid4().hex
-        defaults: dict[str, Any] = {"job": f"job{key[:8]}", "name": "work", "grace": 1.0}
+        defaults: dict[str, Any] = {"job": f"job{key[:8]}", "name": "work", "grace_seconds": 1.0}
         defaults |= {
             "url": self.receiver.url,
             "runner_key": self.receiver.runner_key,

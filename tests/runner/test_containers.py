@@ -178,7 +178,7 @@ def test_a_cancel_signals_every_process_once_and_their_last_output_is_kept(
         "sh -c 'trap \"echo child TERM; exit 0\" TERM; echo ready; while :; do sleep 0.1; done' &\n"
         "while :; do sleep 0.1; done"
     )
-    launch = start(harness, "sh", "-c", script, grace=100.0)
+    launch = start(harness, "sh", "-c", script, grace_seconds=100.0)
     launch.wait_for_output("output", b"ready")
     canceled_at = time.monotonic()
     launch.cancel()
@@ -193,7 +193,7 @@ def test_processes_that_ignore_a_cancel_are_killed(
     engine: ContainerEngine, harness: RunnerHarness, nap: str
 ) -> None:
     script = f"trap '' TERM; (setsid sleep {nap} &); echo ready; while :; do sleep 0.1; done"
-    launch = start(harness, "sh", "-c", script, grace=0.5)
+    launch = start(harness, "sh", "-c", script, grace_seconds=0.5)
     launch.wait_for_output("output", b"ready")
     launch.cancel()
     assert ending(launch.finish())[0] == "canceled"

@@ -154,7 +154,7 @@ def test_a_script_that_is_canceled_can_log_its_last_metrics(harness: RunnerHarne
         "def end(*_): print(ask('last')); sys.exit()\n"
         "signal.signal(signal.SIGTERM, end); print('ready', flush=True); time.sleep(600)"
     )
-    launch = harness.launch("python", "-c", _ASK + code, grace=60).start()
+    launch = harness.launch("python", "-c", _ASK + code, grace_seconds=60).start()
     launch.wait_for_output("output", b"ready")
     launch.cancel()
     reports = launch.finish()

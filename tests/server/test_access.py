@@ -189,7 +189,7 @@ def test_links_lead_to_existing_operations(api: Api) -> None:
     assert {link["operationId"] for link in links} <= set(names)
 
 
-@pytest.mark.parametrize("field", ["cpus", "gpus", "nodes", "retries", "priority", "grace"])
+@pytest.mark.parametrize("field", ["cpus", "gpus", "nodes", "retries", "priority", "grace_seconds"])
 def test_what_only_looks_like_a_number_is_refused(api: Api, field: str) -> None:
     for value in (True, "1"):
         answer = api.ask("POST", "/api/jobs/plan", {"command": ["true"], field: value})

@@ -258,7 +258,7 @@ def test_streams_and_waits_cost_nothing_while_nothing_happens(tmp_path: Path) ->
         ids = [job["id"] for job in api.ask("POST", "/api/jobs/batch", {"jobs": waiting}).json]
         time.sleep(5)  # until all reasons are written
         alone = _cpu_seconds(api, 5.0)
-        body = json.dumps({"jobs": ids, "timeout": 30}).encode()
+        body = json.dumps({"jobs": ids, "timeout_seconds": 30}).encode()
         requests = [_request(api, "GET", "/api/events")] * 200
         requests += [_request(api, "GET", f"/api/jobs/held?wait=30&version={version}")] * 190
         requests += [_request(api, "POST", "/api/jobs/wait", body)] * 10

@@ -38,11 +38,11 @@ def test_a_context_is_kept_as_long_as_an_environment_needs_it(api: Api) -> None:
     assert (shown["kind"], shown["dockerfile"], shown["context"]) == (
         "image", "Dockerfile", context,
     )  # fmt: skip
-    api.ask("POST", "/api/server/prune", keep=0)
+    api.ask("POST", "/api/server/prune", keep_seconds=0)
     query = {"digests": [context]}
     assert api.ask("POST", "/api/blobs/missing", query).json == {"missing": []}
     api.ask("DELETE", "/api/environments/mine")
-    api.ask("POST", "/api/server/prune", keep=0)
+    api.ask("POST", "/api/server/prune", keep_seconds=0)
     assert api.ask("POST", "/api/blobs/missing", query).json == {"missing": [context]}
 
 
@@ -57,7 +57,7 @@ def test_an_attempt_may_fetch_its_context_and_nothing_else(api_with_engine: Api)
     assert api.ask("GET", f"{blobs_path}/{context}", proven_by=key).status == 200
     assert api.ask("GET", f"{blobs_path}/{other}", proven_by=key).status == 403
     api.ask("DELETE", f"/api/environments/{digest(api)}")
-    api.ask("POST", "/api/server/prune", keep=0)
+    api.ask("POST", "/api/server/prune", keep_seconds=0)
     query = {"digests": [context]}
     assert api.ask("POST", "/api/blobs/missing", query).json == {"missing": []}, "its job needs it"
     api.ask("POST", "/api/jobs/mine/cancel")

@@ -269,7 +269,7 @@ def test_blobs_are_checked_and_pruned(api: Api) -> None:
     api.wait(api.submit("python", "a.py", snapshot=kept)["name"])
     api.ask("POST", "/api/server/prune")
     assert api.ask("GET", f"/api/blobs/{digest}").content == content
-    assert api.ask("POST", "/api/server/prune", keep=0).json["blobs"] >= 1
+    assert api.ask("POST", "/api/server/prune", keep_seconds=0).json["blobs"] >= 1
     assert api.ask("GET", f"/api/blobs/{digest}").status == 404
     missing = api.ask("POST", "/api/blobs/missing", {"digests": [kept, digest]}).json
     assert missing == {"missing": [digest]}
@@ -328,7 +328,9 @@ def test_many_jobs_are_queued_and_waited_for_at_once(api: Api) -> None:
     assert len({job["name"] for job in jobs}) == 6
     waited: dict[str, Any] = {"done": False}
     while not waited["done"]:
-        waited = api.ask("POST", "/api/jobs/wait", {"jobs": [*ids, "gone"], "timeout": 20}).json
+        waited = api.ask(
+            "POST", "/api/jobs/wait", {"jobs": [*ids, "gone"], "timeout_seconds": 20}
+        ).json
     ended = {job["id"]: (job["state"], job["exit_code"]) for job in waited["jobs"]}
     assert ended == {
         job_id: ("failed", 1) if number % 2 else ("succeeded", 0)
@@ -355,7 +357,7 @@ def test_of_many_jobs_all_are_queued_or_none(api: Api) -> None:
 
 def test_waiting_for_many_jobs_times_out(api: Api) -> None:
     job = api.submit("sleep", "60")
-    answer = api.ask("POST", "/api/jobs/wait", {"jobs": [job["id"]], "timeout": 0.2}).json
+    answer = api.ask("POST", "/api/jobs/wait", {"jobs": [job["id"]], "timeout_seconds": 0.2}).json
     assert (answer["done"], [waited["id"] for waited in answer["jobs"]]) == (False, [job["id"]])
     api.ask("POST", f"/api/jobs/{job['id']}/cancel")
     api.wait(job["name"])

@@ -87,7 +87,7 @@ def test_a_version_stays_when_its_job_goes(api: Api) -> None:
     assert _register(api, "stays", "gone", "outputs/net").status == 201
     before = api.ask("GET", "/api/models/stays/versions/1").json
     assert api.ask("DELETE", "/api/jobs/gone").status == 204
-    assert api.ask("POST", "/api/server/prune?keep=0").status == 200
+    assert api.ask("POST", "/api/server/prune?keep_seconds=0").status == 200
     assert api.ask("GET", "/api/models/stays/versions/1").json == before
     assert _files(api, "stays") == {"MLmodel": b"m", "data/w": b"weights"}
     url_path = "/api/2.0/mlflow/model-versions/get-download-uri"

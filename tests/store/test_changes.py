@@ -124,7 +124,7 @@ def test_a_target_is_published_when_a_check_has_another_result(
 ) -> None:
     local, changed = targets.find("local"), [Change(Noun.TARGET, "local")]
     published()
-    for inventory in (Inventory(lost_after=5.0), Inventory(lost_after=6.0)):
+    for inventory in (Inventory(lost_after_seconds=5.0), Inventory(lost_after_seconds=6.0)):
         targets.save_check(local, inventory, "", _NOW)
         assert published() == changed
         targets.save_check(local, inventory, "", _NOW + 1)

@@ -64,7 +64,7 @@ def test_nodes_are_rows_with_a_state_and_since_when(targets: Targets, engine: En
         ),
         node_types=(NodeType(name="large", cpus=2, memory=2**40, max_nodes=3),),
         own_queue=True,
-        lost_after=9.0,
+        lost_after_seconds=9.0,
     )
     local = targets.find("local")
     targets.save_check(local, resources, "", 5.0)

@@ -60,14 +60,14 @@ def _processes_of(api: Api, name: str) -> list[str]:
 
 @pytest.mark.parametrize("code", [_DAEMON, _OWN_GROUP], ids=["daemon", "own group"])
 def test_processes_that_a_script_leaves_behind_are_ended(api: Api, code: str) -> None:
-    name = api.submit("python", "-c", code, grace=1)["name"]
+    name = api.submit("python", "-c", code, grace_seconds=1)["name"]
     job = api.wait(name)
     assert (job["state"], job["exit_code"]) == ("succeeded", 0)
     assert _processes_of(api, name) == []
 
 
 def test_all_processes_of_a_script_that_forks_without_end_are_ended(api: Api) -> None:
-    name = api.submit("python", "-c", _BOMB, grace=1)["name"]
+    name = api.submit("python", "-c", _BOMB, grace_seconds=1)["name"]
     _until_logged(api, name, b"burning\n")
     api.ask("POST", f"/api/jobs/{name}/cancel")
     assert api.wait(name)["state"] == "canceled"
@@ -78,7 +78,7 @@ def test_a_script_that_damages_its_stop_file_is_stopped(api: Api, tmp_path: Path
     """And the next job runs: one that cannot be stopped must not delay the others."""
     code = "import os, time; os.symlink('/nowhere/at/all', '../cancel')\n"
     code += "print('linked', flush=True); time.sleep(600)"
-    name = api.submit("python", "-c", code, grace=1)["name"]
+    name = api.submit("python", "-c", code, grace_seconds=1)["name"]
     _until_logged(api, name, b"linked\n")
     api.ask("POST", f"/api/jobs/{name}/cancel")
     other = api.submit("python", "-c", "print(1)")["name"]

@@ -188,7 +188,7 @@ def prune(
     from retarget.sdk.workspace import Workspace
 
     seconds = 0.0 if keep in ("0", "0s") else parse_duration(keep, field="--keep")
-    pruned = Workspace().prune(keep=seconds)
+    pruned = Workspace().prune(keep_seconds=seconds)
     if as_json:
         write_json(pruned)
     else:

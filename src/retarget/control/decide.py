@@ -87,8 +87,8 @@ def on_silence(
     canceled job need not wait for that: nothing is started instead of it.
     """
     silence = now - (attempt.last_seen_at or attempt.created_at)
-    if attempt.lost_after is not None:
-        patience = attempt.lost_after + job.spec.grace + LOST_MARGIN_SECONDS
+    if attempt.lost_after_seconds is not None:
+        patience = attempt.lost_after_seconds + job.spec.grace_seconds + LOST_MARGIN_SECONDS
         if silence > patience:
             return f"{observation.reason}; no report for {show_duration(silence)}", ""
     if job.state is S.CANCELING and silence > _CANCEL_SILENCE_SECONDS:

@@ -74,7 +74,7 @@ class Placer:
             number=job.attempt + 1,
             target=target.name,
             allocations=placement.allocations,
-            lost_after=_lost_after(job, target),
+            lost_after_seconds=_lost_after(job, target),
             created_at=now,
         )
         placed = self._targets.context(target.name).jobs.place(
@@ -93,7 +93,7 @@ def _lost_after(job: Job, target: Target) -> float | None:
     placed = job.model_copy(update={"attempt": job.attempt + 1})
     if target.inventory is None or not placed.retries_left:
         return None
-    return target.inventory.lost_after
+    return target.inventory.lost_after_seconds
 
 
 def _reasons(target: Target, placements: Sequence[Placement], *, explain: bool) -> list[Reason]:

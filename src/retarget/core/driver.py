@@ -42,8 +42,8 @@ class Launch(Value):
     nodes: int = 1
     processes_per_node: int = 1
     timeout: float | None = None  # seconds that the script may run
-    grace: float = 10.0  # seconds between TERM and KILL
-    lost_after: float | None = None  # seconds without contact after which the runner stops it
+    grace_seconds: float = 10.0  # seconds between TERM and KILL
+    lost_after_seconds: float | None = None  # without contact: then the runner stops it
     secrets: tuple[str, ...] = ()  # names of variables: the runner fetches their values
     own_packages: tuple[OwnPackage, ...] = ()
     required_packages: tuple[str, ...] = ()  # the missing ones are installed for the job alone

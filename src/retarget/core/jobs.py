@@ -159,7 +159,7 @@ class JobSpec(Value):
     processes_per_node: Annotated[Count, Field(ge=1, le=1024)] = 1
     retries: Annotated[Count, Field(ge=0, le=100)] = 0
     timeout: Seconds | None = None
-    grace: Annotated[Amount, Field(ge=0, le=3600)] = 10.0
+    grace_seconds: Annotated[Amount, Field(ge=0, le=3600)] = 10.0
     priority: Annotated[Count, Field(ge=-1000, le=1000)] = 0
     excluded: Annotated[tuple[ExcludedPath, ...], Field(max_length=MAX_EXCLUSIONS)] = ()
     surroundings: Surroundings | None = None
@@ -222,7 +222,7 @@ class Attempt(Value):
     last_seen_at: float | None = None  # when its runner last reported
     resumes: int = 0  # how often a dead runner was restarted
     # seconds without contact to the server after which the runner stops it: then it may be retried
-    lost_after: float | None = None
+    lost_after_seconds: float | None = None
     exit_code: int | None = None
     reason: str = ""
     created_at: float = 0.0

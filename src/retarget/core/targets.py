@@ -97,7 +97,7 @@ class Inventory(Value):
     own_queue: bool = False
     details: dict[str, str] = {}  # python, disk, engine …: only displayed
     # a node silent for longer than this is lost: its work may be retried on another node
-    lost_after: float | None = None
+    lost_after_seconds: float | None = None
 
     @property
     def has_changing_nodes(self) -> bool:

@@ -200,7 +200,9 @@ class Driver:
             raise TargetUnreachable("; ".join(dict.fromkeys(str(answer) for answer in answers)))
         nodes = [self._node(agent, answer) for agent, answer in zip(agents, answers, strict=True)]
         lost_after = self.config.lost_after if len(nodes) > 1 else None
-        return Inventory(nodes=tuple(nodes), details=self._details(answers), lost_after=lost_after)
+        return Inventory(
+            nodes=tuple(nodes), details=self._details(answers), lost_after_seconds=lost_after
+        )
 
     def settle(self) -> dict[str, Any]:
         """Return the settings to keep: the keys that the hosts have shown."""

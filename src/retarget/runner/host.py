@@ -277,7 +277,7 @@ def grace_of(folder: str) -> float:
     """Return the seconds that a launch may take to stop."""
     try:
         with open_plain(os.path.join(folder, "launch.json")) as file:
-            return float(json.loads(file.read())["launch"]["grace"])
+            return float(json.loads(file.read())["launch"]["grace_seconds"])
     except _DAMAGED:
         return 0.0  # no runner can read it either
 

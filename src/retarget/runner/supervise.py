@@ -286,7 +286,7 @@ class Runner:
             self._report_now()
             if self._relay is not None:
                 self._relay.serve()  # processes that get SIGTERM may log their last metrics
-        grace = float(self._launch["grace"])
+        grace = float(self._launch["grace_seconds"])
         if self._prepared.containers is not None:
             self._prepared.containers.end(grace, _reap_all, _has_children)
             grace = 0.0  # only processes of the engine remain
@@ -310,7 +310,7 @@ class Runner:
         ranks: list[tuple[int, str]] = []
         if started is not None and started["boot"] == boot():  # pids are reused after a boot
             ranks = [(int(pid), str(start_time)) for pid, start_time in started["ranks"]]
-        grace = float(self._launch["grace"])
+        grace = float(self._launch["grace_seconds"])
         containers = self._prepared.leftover_containers()
         if containers is not None:
             containers.end(grace, _reap_all, _has_children)
@@ -322,7 +322,7 @@ class Runner:
     def _report_now(self) -> None:
         """Start to report and to listen. Late on purpose: it costs more than the script's start."""
         self._stop_signal.listen()
-        self._reporter_instance().start(self._launch["lost_after"])
+        self._reporter_instance().start(self._launch["lost_after_seconds"])
 
     def _reporter_instance(self) -> Any:
         if self._reporter is None:

@@ -66,7 +66,7 @@ class Watch:
         """
         while True:
             timeout = round(self._remaining(_LONG_POLL_SECONDS), 3)
-            body = {"jobs": ids, "timeout": timeout}
+            body = {"jobs": ids, "timeout_seconds": timeout}
             try:
                 answer = self.connection.post("/api/jobs/wait", body, repeatable=True)
             except ServerUnreachable as error:

@@ -354,9 +354,9 @@ class Workspace(Shown):
         chosen = None if jobs is None else [job if isinstance(job, str) else job.id for job in jobs]
         return receive_events(self._connection, nouns, chosen)
 
-    def prune(self, *, keep: float = 3600.0) -> dict[str, int]:
-        """Remove stored files that nothing refers to and that are older than `keep` seconds."""
-        query = {"keep": keep}
+    def prune(self, *, keep_seconds: float = 3600.0) -> dict[str, int]:
+        """Remove stored files that nothing refers to and that are older than `keep_seconds`."""
+        query = {"keep_seconds": keep_seconds}
         return view(self._connection.post("/api/server/prune", query=query, repeatable=True), {})
 
     def _columns(self) -> Columns:

@@ -191,7 +191,7 @@ class InventoryView(BaseModel):
     node_types: list[NodeType]  # what the target can have nodes of
     own_queue: bool  # whether the target decides itself when a job starts
     details: dict[str, str]
-    lost_after: float | None
+    lost_after_seconds: float | None
 
 
 class TargetView(BaseModel):
@@ -271,7 +271,9 @@ def job_view(
     lock: Lock | None = None,
     logged: dict[str, float | str] | None = None,
 ) -> JobView:
-    spec = job.spec.model_dump(exclude={"name", "command", "environment", "grace", "surroundings"})
+    spec = job.spec.model_dump(
+        exclude={"name", "command", "environment", "grace_seconds", "surroundings"}
+    )
     return JobView(
         **job.model_dump(exclude={"spec"}),
         **spec,

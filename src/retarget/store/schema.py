@@ -136,7 +136,7 @@ attempts = Table(
     Column("events_acked", BigInteger, nullable=False),
     Column("last_seen_at", Double),
     Column("resumes", Integer, nullable=False),
-    Column("lost_after", Double),
+    Column("lost_after_seconds", Double),
     Column("exit_code", Integer),
     Column("reason", SafeText, nullable=False),
     Column("created_at", Double, nullable=False),

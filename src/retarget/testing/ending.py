@@ -78,7 +78,7 @@ class EndingClauses(ContractHarness):
     def test_cancel_stops_the_whole_tree(
         self, driver: Driver, receiver: Receiver, tree: str
     ) -> None:
-        launch = self.new_launch(receiver, *_COMMANDS[tree], grace=0.3)
+        launch = self.new_launch(receiver, *_COMMANDS[tree], grace_seconds=0.3)
         handle = driver.launch(launch)
         words = self.wait_for_words(receiver, launch)
         pids = [int(word) for word in words[words.index("READY") + 1 :]]
@@ -90,7 +90,7 @@ class EndingClauses(ContractHarness):
         assert self.processes_of(launch) == []
 
     def test_cancel_returns_at_once(self, driver: Driver, receiver: Receiver) -> None:
-        launch = self.new_launch(receiver, *_COMMANDS["stubborn"], grace=5)
+        launch = self.new_launch(receiver, *_COMMANDS["stubborn"], grace_seconds=5)
         handle = driver.launch(launch)
         self.wait_for_words(receiver, launch)
         started_at = time.monotonic()
@@ -100,7 +100,7 @@ class EndingClauses(ContractHarness):
     def test_a_script_gets_time_to_exit_cleanly(self, driver: Driver, receiver: Receiver) -> None:
         script = "trap 'sleep 0.5 && echo saved; exit 0' TERM; echo READY; "
         script += "while :; do sleep 0.1; done"
-        launch = self.new_launch(receiver, "sh", "-c", script, grace=10)
+        launch = self.new_launch(receiver, "sh", "-c", script, grace_seconds=10)
         handle = driver.launch(launch)
         self.wait_for_words(receiver, launch)
         driver.cancel(handle)
@@ -109,7 +109,7 @@ class EndingClauses(ContractHarness):
 
     def test_every_process_gets_the_signal(self, driver: Driver, receiver: Receiver) -> None:
         """Even if its parent ignores the signal."""
-        launch = self.new_launch(receiver, "python", "-c", _DEAF_PARENT, grace=2)
+        launch = self.new_launch(receiver, "python", "-c", _DEAF_PARENT, grace_seconds=2)
         handle = driver.launch(launch)
         self.wait_for_words(receiver, launch)
         driver.cancel(handle)

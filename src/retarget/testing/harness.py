@@ -88,7 +88,11 @@ class ContractHarness:
 
     def new_launch(self, receiver: Receiver, *command: str, **fields: Any) -> Launch:
         key = uuid4().hex
-        defaults: dict[str, Any] = {"job": f"job{key[:8]}", "name": "contract", "grace": 1.0}
+        defaults: dict[str, Any] = {
+            "job": f"job{key[:8]}",
+            "name": "contract",
+            "grace_seconds": 1.0,
+        }
         contact = {
             "url": receiver.url,
             "runner_key": receiver.runner_key,

@@ -110,7 +110,7 @@ class SurvivingClauses(ContractHarness):
         script = "trap '' TERM; echo $$; env -i sleep 60 & echo $!; setsid sleep 60 & echo $!; "
         script += "while :; do sleep 1; done"
         launch = self.new_launch(
-            receiver, "sh", "-c", script, processes_per_node=processes, grace=0.3
+            receiver, "sh", "-c", script, processes_per_node=processes, grace_seconds=0.3
         )
         handle = driver.launch(launch)
         reports = self.wait_for_reports(
@@ -167,7 +167,7 @@ class SurvivingClauses(ContractHarness):
         self, driver: Driver, receiver: Receiver
     ) -> None:
         """After that time it can be started on another node without running twice."""
-        launch = self.new_launch(receiver, "sh", "-c", "echo $$; sleep 60", lost_after=2.0)
+        launch = self.new_launch(receiver, "sh", "-c", "echo $$; sleep 60", lost_after_seconds=2.0)
         handle = driver.launch(launch)
         pid = int(self.wait_for_words(receiver, launch)[0])
         receiver.stop()

@@ -58,7 +58,7 @@ class WaitRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     jobs: Annotated[list[str], Field(max_length=1000)]
-    timeout: Annotated[Amount, Field(ge=0, le=30)] = 0.0
+    timeout_seconds: Annotated[Amount, Field(ge=0, le=30)] = 0.0
 
 
 class WaitAnswer(BaseModel):
@@ -103,7 +103,7 @@ async def wait_for_jobs(body: WaitRequest, state: StateDep) -> WaitAnswer:
     The response excludes jobs that do not exist or are deleted meanwhile.
     """
     unfinished = await run_sync(_unfinished, state.context, body.jobs)
-    deadline = time.monotonic() + body.timeout
+    deadline = time.monotonic() + body.timeout_seconds
     while unfinished and deadline > time.monotonic() and not state.bus.closed:
         # all of them must end: it does not matter which one is waited for
         await _wait_until_final(state, unfinished[-1], deadline)

@@ -55,9 +55,11 @@ def stop_server(state: StateDep, background: BackgroundTasks) -> Stopping:
 
 
 @router.post("/prune")
-def prune_blobs(state: StateDep, keep: Annotated[float, Query(ge=0, le=1e9)] = 3600.0) -> Pruned:
-    """Remove blobs that nothing refers to, except those requested in the last `keep` seconds."""
+def prune_blobs(
+    state: StateDep, keep_seconds: Annotated[float, Query(ge=0, le=1e9)] = 3600.0
+) -> Pruned:
+    """Remove blobs that nothing refers to, except those requested in the last `keep_seconds`."""
     context = state.context
-    before = context.now() - keep
+    before = context.now() - keep_seconds
     count, volume = context.snapshots.prune(jobs.referenced_blobs(context), before=before)
     return Pruned(blobs=count, bytes=volume)

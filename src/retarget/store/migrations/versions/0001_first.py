@@ -70,7 +70,7 @@ def _jobs() -> None:
         sa.Column("events_acked", sa.BigInteger, nullable=False),
         sa.Column("last_seen_at", sa.Double),
         sa.Column("resumes", sa.Integer, nullable=False),
-        sa.Column("lost_after", sa.Double),
+        sa.Column("lost_after_seconds", sa.Double),
         sa.Column("exit_code", sa.Integer),
         sa.Column("reason", sa.String, nullable=False),
         sa.Column("created_at", sa.Double, nullable=False),
