@@ -1,5 +1,6 @@
 """GET /api/events over a real server: what comes, what is missed, and what it costs."""
 
+import base64
 import json
 import os
 import socket
@@ -46,7 +47,7 @@ class Stream:
                 continue
             self.position = fields.get("id", self.position)
             if "data" in fields:
-                self.last_id = fields["id"]
+                self.last_id = fields.get("id", self.last_id)  # frames of logs have none
                 event = json.loads(fields["data"])
                 assert event["noun"] == fields["event"]
                 yield event
@@ -212,6 +213,73 @@ def test_a_restarted_server_ends_its_streams_and_answers_old_ids_with_a_reset(
     with serving(tmp_path / "home") as api, streaming(api, after=position) as stream:
         assert next(iter(stream)) == {"noun": "reset"}
         assert stream.last_id.partition("-")[0] != position.partition("-")[0]
+
+
+_WRITES_AND_FAILS_ONCE = """
+import os, sys, time
+for number in range(30):
+    print("line", number, "\\u00e4" * 5000, flush=True)
+    time.sleep(0.01)
+sys.exit(not os.path.exists(sys.argv[1]) and open(sys.argv[1], "w").close() is None)
+"""
+
+
+def test_frames_of_logs_come_with_the_events_by_offset_over_all_attempts(
+    api: Api, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", _WRITES_AND_FAILS_ONCE, str(tmp_path / "failed")]
+    job = api.submit(*command, name="frames", retries=1)
+    with streaming(api, nouns="target", log=["frames", "frames:0:0:prepare"]) as stream:
+        frames = _frames_of(stream, ends=2)
+    assert {frame["stream"] for frame in frames} == {"output", "prepare"}
+    assert {frame["job"] for frame in frames} == {job["id"]}
+    assert api.ask("GET", "/api/jobs/frames").json["state"] == "succeeded"
+    for attempt in (1, 2):
+        log = api.ask("GET", "/api/jobs/frames/logs", attempt=attempt).content
+        assert len(log) > 300_000
+        assert _joined(frames, attempt, "output") == log
+    with streaming(api, nouns="target", log="frames:2:299000") as stream:
+        rest = _frames_of(stream, ends=1)
+    log = api.ask("GET", "/api/jobs/frames/logs", attempt=2).content
+    assert _joined(rest, 2, "output", begin=299_000) == log[299_000:]
+
+
+@pytest.mark.parametrize(
+    ("log", "status", "message"),
+    [
+        ("nobody", 404, "no job"),
+        ("done:7:0", 404, "no attempt 7"),
+        ("done:1", 422, "cannot read 'done:1'"),
+        ("done:1:-1", 422, "cannot read"),
+        ("done:1:0:", 422, "not a stream name"),
+        ("done:1:0:rank-3", 404, "no stream 'rank-3'"),
+    ],
+)
+def test_a_log_that_cannot_be_followed_is_one_sentence(
+    api: Api, log: str, status: int, message: str
+) -> None:
+    if api.ask("GET", "/api/jobs/done").status == 404:
+        finished(api, "done", "true")
+    answer = api.ask("GET", "/api/events", log=log)
+    assert (answer.status, message in answer.json["message"]) == (status, True), answer.json
+
+
+def _frames_of(stream: Stream, ends: int) -> list[dict[str, Any]]:
+    frames: list[dict[str, Any]] = []
+    while sum(frame["is_last"] for frame in frames) < ends:
+        event = next(iter(stream))
+        if event["noun"] == "log":
+            frames.append(event)
+    return frames
+
+
+def _joined(frames: list[dict[str, Any]], attempt: int, stream: str, begin: int = 0) -> bytes:
+    content = b""
+    for frame in frames:
+        if (frame["attempt"], frame["stream"]) == (attempt, stream):
+            assert frame["offset"] == begin + len(content)
+            content += base64.b64decode(frame["data"])
+    return content
 
 
 def test_the_iterator_of_the_sdk_continues_over_a_restart_with_a_reset(tmp_path: Path) -> None:

@@ -60,13 +60,21 @@ class EventId:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which changes a subscriber wants: of these nouns, and of these jobs or of all."""
+    """Which changes a subscriber wants: of these nouns, and of these jobs or of all.
+
+    Of the jobs in `logs`, it also wants to know that their logs may have grown or ended.
+    """
 
     nouns: frozenset[Noun] = frozenset(PUBLIC_NOUNS)
     jobs: frozenset[str] | None = None
+    logs: frozenset[str] = frozenset()
 
     def __contains__(self, change: Change) -> bool:
         return change.noun in self.nouns and (self.jobs is None or change.job in self.jobs)
+
+    def is_about_log(self, change: Change) -> bool:
+        """Whether a log that the subscriber follows may have grown or ended."""
+        return change.job in self.logs and change.noun in (Noun.LOG, Noun.JOB)
 
 
 def job_changed(job_id: str, version: int | None) -> Change:

@@ -34,6 +34,7 @@ class Batch(NamedTuple):
     events: Sequence[Event]
     is_reset: bool
     position: EventId  # every selected event up to this one was received
+    logs: frozenset[str] = frozenset()  # the jobs of which the logs may have grown or ended
 
 
 class EventBus:
@@ -111,15 +112,14 @@ class EventBus:
         return self._history.since(position, selection)
 
     def _add(self, subscription: "Subscription") -> None:
-        jobs = subscription.selection.jobs
-        if jobs is None:
+        if subscription.selection.jobs is None:
             self._general[subscription] = None
-        for job in jobs or ():
+        for job in _jobs_of(subscription.selection):
             self._by_job.setdefault(job, {})[subscription] = None
 
     def _remove(self, subscription: "Subscription") -> None:
         self._general.pop(subscription, None)
-        for job in subscription.selection.jobs or ():
+        for job in _jobs_of(subscription.selection):
             of_job = self._by_job.get(job, {})
             of_job.pop(subscription, None)
             if not of_job:
@@ -154,9 +154,8 @@ class EventBus:
         is_public = change.noun is not Noun.LOG
         event = self._history.add(change) if is_public else Event(self.position.number, change)
         of_job = self._by_job.get(change.job, {}) if change.job else {}
-        for subscription in (*self._general, *of_job):
-            if change in subscription.selection:
-                subscription.add(event)
+        for subscription in {**self._general, **of_job}:
+            subscription.offer(event)
 
     def _reset(self) -> None:
         self._history.clear()
@@ -179,6 +178,7 @@ class Subscription:
         self._bus = bus
         self._max_queued = max_queued
         self._events: list[Event] = []
+        self._logs: set[str] = set()
         self._is_lost = False
         self._arrived = asyncio.Event()
 
@@ -200,12 +200,20 @@ class Subscription:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._arrived.wait()
-        batch = Batch(self._events, self._is_lost, self._bus.position)
-        self._events, self._is_lost = [], False
+        batch = Batch(self._events, self._is_lost, self._bus.position, frozenset(self._logs))
+        self._events, self._logs, self._is_lost = [], set(), False
         self._arrived.clear()
         return batch
 
-    def add(self, event: Event) -> None:
+    def offer(self, event: Event) -> None:
+        """Add an event if it is selected."""
+        if self.selection.is_about_log(event.change):
+            self._logs.add(event.change.job or "")
+            self._arrived.set()
+        if event.change in self.selection:
+            self._add(event)
+
+    def _add(self, event: Event) -> None:
         if len(self._events) >= self._max_queued:
             self.lose()
         elif not self._is_lost:
@@ -215,7 +223,12 @@ class Subscription:
     def lose(self) -> None:
         """Note that events were missed."""
         self._events, self._is_lost = [], True
+        self._logs.update(self.selection.logs)
         self._arrived.set()
 
     def wake(self) -> None:
         self._arrived.set()
+
+
+def _jobs_of(selection: Selection) -> frozenset[str]:
+    return selection.logs.union(selection.jobs or ())

@@ -9,7 +9,7 @@ from retarget.blobs.streams import Mark
 from retarget.control.context import Context
 from retarget.core.errors import NotFound
 from retarget.core.events import Noun, of_job
-from retarget.core.jobs import Attempt, JobSpec
+from retarget.core.jobs import Attempt, Job, JobSpec
 from retarget.server.event_bus import EventBus
 
 _CHUNK_BYTES = 1 << 20
@@ -28,6 +28,18 @@ def standard_streams(spec: JobSpec) -> set[str]:
     if processes > 1:
         return {"prepare", *(f"rank-{rank}" for rank in range(processes))}
     return {"prepare", "output", *(("stdout", "stderr") if spec.split_stderr else ())}
+
+
+def check_stream(
+    context: Context, job: Job, attempt: Attempt, stream: str, *, may_appear: bool = False
+) -> None:
+    """Raise NotFound unless the stream exists or may still be created."""
+    context.streams.path(attempt.key, stream)
+    known = {*context.streams.names(attempt.key), *standard_streams(job.spec)}
+    is_expected = may_appear and attempt.ended_at is None and stream.startswith("logs/")
+    if stream not in known and not is_expected:
+        names = ", ".join(sorted(known))
+        raise NotFound(f"job {job.name!r} has no stream {stream!r}; it has {names}")
 
 
 def with_end(marks: Sequence[Mark], size: int, end: float) -> list[Mark]:
@@ -53,7 +65,7 @@ async def follow_stream(
     """Yield the content as it arrives, until no more can arrive."""
     with bus.subscribe(of_job(attempt.job_id, Noun.LOG, Noun.JOB)) as subscription:
         while not bus.closed:
-            complete = await run_sync(_is_complete, context, attempt, stream)
+            complete = await run_sync(is_complete, context, attempt, stream)
             async for chunk in read_stream(context, attempt, stream, offset):
                 offset += len(chunk)
                 yield chunk
@@ -76,7 +88,7 @@ async def follow_ranks(context: Context, bus: EventBus, attempt: Attempt) -> Asy
     lines: dict[str, _RankLines] = {}
     with bus.subscribe(of_job(attempt.job_id, Noun.LOG, Noun.JOB)) as subscription:
         while not bus.closed:
-            complete = await run_sync(_is_complete, context, attempt, "output")
+            complete = await run_sync(is_complete, context, attempt, "output")
             for stream in await run_sync(_rank_streams, context, attempt):
                 rank_lines = lines.setdefault(stream, _RankLines(stream))
                 async for chunk in read_stream(context, attempt, stream, rank_lines.offset):
@@ -112,7 +124,7 @@ def _rank_streams(context: Context, attempt: Attempt) -> list[str]:
     return sorted(names, key=lambda name: int(name.removeprefix("rank-")))
 
 
-def _is_complete(context: Context, attempt: Attempt, stream: str) -> bool:
+def is_complete(context: Context, attempt: Attempt, stream: str) -> bool:
     """Return whether nothing can be added any more."""
     try:
         current = context.jobs.attempt(attempt.key)

@@ -1,8 +1,10 @@
 """/api/events: what changes, as server-sent events."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Annotated, Any
 
+from anyio.to_thread import run_sync
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
@@ -12,6 +14,7 @@ from retarget.core.errors import Invalid
 from retarget.core.events import PUBLIC_NOUNS, RESET, EventId, Noun, Selection
 from retarget.server.auth import StateDep
 from retarget.server.event_bus import Batch, EventBus
+from retarget.server.log_frames import LogReader, log_positions
 from retarget.server.request_bodies import BoundedRoute
 
 router = APIRouter(route_class=BoundedRoute, prefix="/api/events", tags=["events"])
@@ -45,6 +48,10 @@ class EventQuery(BaseModel):
         PUBLIC_NOUNS
     )
     job: Annotated[list[str], Query(max_length=1000, description="The ids of jobs")] = []
+    log: Annotated[
+        list[str],
+        Query(max_length=100, description="JOB, JOB:ATTEMPT:OFFSET or JOB:ATTEMPT:OFFSET:STREAM"),
+    ] = []
     after: Annotated[
         str | None, Query(max_length=100, description="Instead of the header Last-Event-ID")
     ] = None
@@ -60,12 +67,16 @@ async def stream_events(
 
     A `reset` means that events were missed, and everything must be read again. A stream begins
     with one, unless it continues after the event of `Last-Event-ID`.
+
+    `log` adds frames of the logs of these jobs, which have no ids: a client that connects again
+    asks for the offset that it has reached.
     """
-    selection = _selection(query)
+    logs = LogReader(state.context, await run_sync(log_positions, state.context, query.log))
+    selection = replace(_selection(query), logs=logs.jobs)
     after = last_event_id or query.after
     if state.event_streams >= _MAX_STREAMS:
         raise HTTPException(503, f"the server already sends {_MAX_STREAMS} streams of events")
-    chunks = _stream(state, selection, EventId.parse(after) if after else None)
+    chunks = _stream(state, selection, EventId.parse(after) if after else None, logs)
     return StreamingResponse(chunks, media_type="text/event-stream", headers=_HEADERS)
 
 
@@ -80,25 +91,37 @@ def _selection(query: EventQuery) -> Selection:
 
 
 async def _stream(
-    state: StateDep, selection: Selection, after: EventId | None
+    state: StateDep, selection: Selection, after: EventId | None, logs: LogReader
 ) -> AsyncIterator[bytes]:
     state.event_streams += 1
     try:
-        async for chunk in encoded_events(state.bus, selection, after):
+        async for chunk in encoded_events(state.bus, selection, after, logs):
             yield chunk
     finally:
         state.event_streams -= 1
 
 
 async def encoded_events(
-    bus: EventBus, selection: Selection, after: EventId | None
+    bus: EventBus, selection: Selection, after: EventId | None, logs: LogReader | None = None
 ) -> AsyncIterator[bytes]:
     """Yield server-sent events until the bus is closed, and a heartbeat while there are none."""
     with bus.subscribe(selection) as subscription:
         subscription.resume(after)
         yield _RETRY
         while not bus.closed:
-            yield _encode(await subscription.wait(_HEARTBEAT_SECONDS))
+            has_unread = logs is not None and logs.has_unread
+            batch = await subscription.wait(0 if has_unread else _HEARTBEAT_SECONDS)
+            frames = await _frames(logs, batch) if logs is not None else b""
+            yield _encode(batch) + frames or _heartbeat(batch.position)
+
+
+async def _frames(logs: LogReader, batch: Batch) -> bytes:
+    logs.arrived(batch.logs)
+    if not logs.has_unread:
+        return b""
+    frames = await run_sync(logs.read)
+    data = (frame.model_dump_json(exclude_none=True) for frame in frames)
+    return "".join(f"event: log\ndata: {text}\n\n" for text in data).encode()
 
 
 def _encode(batch: Batch) -> bytes:
@@ -108,9 +131,12 @@ def _encode(batch: Batch) -> bytes:
     for number, change in batch.events:
         at, view = EventId(position.epoch, number), EventView(**change._asdict())
         messages.append(_message(at, view))
-    # without data: browsers only remember the id, which must not become too old
-    messages.append(f": heartbeat\nid: {position}\n\n" if not messages else "")
     return "".join(messages).encode()
+
+
+def _heartbeat(position: EventId) -> bytes:
+    # without data: browsers only remember the id, which must not become too old
+    return f": heartbeat\nid: {position}\n\n".encode()
 
 
 def _message(position: EventId, view: EventView) -> str:

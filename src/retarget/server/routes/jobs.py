@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 from anyio.to_thread import run_sync
@@ -214,7 +215,7 @@ def list_log_times(
     attempt = _find_attempt(context, subject, query.attempt)
     if attempt is None:
         return []
-    _check_stream(context, subject, attempt, LogQuery(stream=query.stream))
+    streams.check_stream(context, subject, attempt, query.stream)
     size = context.streams.size(attempt.key, query.stream)
     marks = context.streams.marks(attempt.key, query.stream)
     end = _end_of(attempt, query.stream) or context.now()
@@ -236,7 +237,8 @@ async def read_logs(
     if attempt is None:
         return StreamingResponse(iter([b""]), media_type="application/octet-stream")
     if query.stream is not None:
-        await run_sync(_check_stream, context, subject, attempt, query)
+        check = partial(streams.check_stream, may_appear=query.follow)
+        await run_sync(check, context, subject, attempt, query.stream)
     merged = query.stream is None and subject.spec.nodes * subject.spec.processes_per_node > 1
     if merged and query.offset:
         raise Invalid("offset: reading from an offset needs a stream", field="offset")
@@ -283,16 +285,6 @@ async def _wait_until_final(state: StateDep, job_id: str, deadline: float) -> No
 
 def _views(context: Context, page: Sequence[Job]) -> list[JobView]:
     return [job_view(job, hint_of(context, job)) for job in page]
-
-
-def _check_stream(context: Context, job: Job, attempt: Attempt, query: LogQuery) -> None:
-    """Raise NotFound unless the stream exists or may still be created."""
-    context.streams.path(attempt.key, str(query.stream))
-    known = {*context.streams.names(attempt.key), *streams.standard_streams(job.spec)}
-    may_appear = query.follow and attempt.ended_at is None and str(query.stream).startswith("logs/")
-    if query.stream not in known and not may_appear:
-        names = ", ".join(sorted(known))
-        raise NotFound(f"job {job.name!r} has no stream {query.stream!r}; it has {names}")
 
 
 def _end_of(attempt: Attempt, stream: str) -> float | None:
