@@ -1,7 +1,8 @@
 """A process with the package loaded, which forks commands and servers: they start in milliseconds.
 
 Each is a process of its own, with its own arguments, folder, variables, standard streams and exit
-code, and ends as one that was started in the usual way. Only the imports are shared.
+code, and ends as one that was started in the usual way, except that it does not free its memory.
+Only the imports are shared.
 """
 
 import atexit
@@ -16,7 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -288,7 +289,7 @@ def _command(arguments: list[str]) -> NoReturn:
 
     sys.argv = [str(_BIN / "retarget"), *arguments]
     sys.path[0] = str(_BIN)
-    run()
+    _exit_after(run)
 
 
 def _server(arguments: list[str]) -> NoReturn:
@@ -296,7 +297,22 @@ def _server(arguments: list[str]) -> NoReturn:
 
     sys.argv = ["retarget.server", *arguments]
     sys.path[0] = os.getcwd()
-    sys.exit(run())
+    _exit_after(lambda: sys.exit(run()))
+
+
+def _exit_after(program: Callable[[], NoReturn]) -> NoReturn:
+    """Exit as Python does, but leave the memory alone: freeing it would copy all of it first."""
+    try:
+        program()
+    except SystemExit as exit:
+        code = exit.code
+    if isinstance(code, str):
+        sys.stderr.write(f"{code}\n")
+    threading._shutdown()  # pyright: ignore  # as Python does
+    atexit._run_exitfuncs()  # pyright: ignore
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import pytest
 
 from retarget.cli.terminal import append_clause
 from retarget.core.states import JobState
+from tests.conftest import run_command
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 COMMAND = str(Path(sys.executable).parent / "retarget")
@@ -25,9 +26,9 @@ GROUPS = {
 
 
 def help_of(*args: str) -> str:
-    return subprocess.run(
-        [COMMAND, *args, "--help"], capture_output=True, text=True, check=True, timeout=200
-    ).stdout
+    done = run_command(*args, "--help", folder=Path.cwd())
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_the_check_of_a_target_promises_no_new_login(retarget: Cli) -> None:
