@@ -72,6 +72,7 @@ def test_tables_fit_80_columns(retarget: Cli, code: Path) -> None:
     [header, short] = on_screen("job", "list")
     assert header.split() == ["NAME", "STATE", "COMMAND", "AGE", "TOOK", "REASON"]
     shown = on_screen("job", "show", "short")
+    assert any(line.split(maxsplit=1) == ["attempts", "2 (2 failed)"] for line in shown)
     start = shown.index("attempts")
     assert shown[start + 1].split() == ["#", "TARGET", "STARTED", "TOOK", "EXIT", "REASON"]
     assert re.match(r"1  local   \S+ \S+  \S+ m?s +3     the script ended", shown[start + 2])

@@ -7,7 +7,15 @@ from retarget.core.states import JobState
 from retarget.core.targets import Allocation, Gpu, Inventory, Node
 
 
-def job(name: str, *, state: JobState = JobState.QUEUED, attempt: int = 0, **fields: Any) -> Job:
+def job(
+    name: str,
+    *,
+    state: JobState = JobState.QUEUED,
+    attempt: int = 0,
+    failures: int = 0,
+    preemptions: int = 0,
+    **fields: Any,
+) -> Job:
     spec = JobSpec.model_validate({"command": ("true",), "name": name, **fields})
     return Job(
         id=name,
@@ -17,6 +25,8 @@ def job(name: str, *, state: JobState = JobState.QUEUED, attempt: int = 0, **fie
         version=0,
         spec=spec,
         attempt=attempt,
+        failures=failures,
+        preemptions=preemptions,
         created_at=0,
         changed_at=0,
     )

@@ -1,15 +1,18 @@
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from retarget.control.decide import (
+    MAX_PREEMPTIONS,
     MAX_RESUMES,
     Need,
     on_ending,
     on_observation,
     on_report,
     on_silence,
+    outcome_of,
 )
 from retarget.core.driver import Observation, Phase
 from retarget.core.jobs import Attempt
@@ -17,7 +20,7 @@ from retarget.core.states import LIVE, Event, JobState, advance
 from tests.control.jobs import job
 
 KINDS = st.sampled_from(["preparing", "environment", "starting", "started", "exited", "finished"])
-OUTCOMES = st.sampled_from(["succeeded", "failed", "canceled", "lost"])
+OUTCOMES = st.sampled_from(["succeeded", "failed", "canceled", "lost", "preempted"])
 LIVE_STATES = st.sampled_from(sorted(LIVE))
 
 
@@ -45,8 +48,38 @@ def test_a_failure_is_retried_as_often_as_requested() -> None:
     retried = on_ending(first, "failed", "rank 1 ended with exit code 3", 3)
     assert retried.event is Event.RETRIED
     assert retried.reason == "attempt 1 of 2: rank 1 ended with exit code 3; retrying"
-    last = job("a", state=JobState.FINALIZING, attempt=2, retries=1)
+    last = job("a", state=JobState.FINALIZING, attempt=2, failures=1, retries=1)
     assert on_ending(last, "failed", "no", 3).event is Event.FAILED
+
+
+def test_a_preempted_attempt_costs_no_retry() -> None:
+    running = job("a", state=JobState.RUNNING, attempt=1, retries=0)
+    verdict = on_ending(running, "preempted", "its node was preempted", None)
+    assert verdict.event is Event.PREEMPTED
+    assert verdict.reason == (
+        "its node was preempted; the job starts again, without using up a retry"
+    )
+
+
+def test_after_preemptions_a_job_has_all_its_retries() -> None:
+    running = job("a", state=JobState.RUNNING, attempt=4, preemptions=3, retries=1)
+    retried = on_ending(running, "failed", "exit code 1", 1)
+    assert retried.event is Event.RETRIED
+    assert retried.reason == "attempt 4 of 5: exit code 1; retrying"
+
+
+@pytest.mark.parametrize(("retries", "event"), [(0, Event.FAILED), (1, Event.RETRIED)])
+def test_a_job_that_is_preempted_again_and_again_fails(retries: int, event: Event) -> None:
+    counts = {"attempt": MAX_PREEMPTIONS + 1, "preemptions": MAX_PREEMPTIONS}
+    running = job("a", state=JobState.RUNNING, retries=retries, **counts)
+    assert on_ending(running, "preempted", "its node was preempted", None).event is event
+
+
+def test_only_a_preemption_is_no_fault_of_the_attempt() -> None:
+    """A host that is lost or rebooted costs a retry, and so does a launch that was removed."""
+    outcomes = {phase: outcome_of(Observation(phase=phase)) for phase in Phase}
+    assert outcomes.pop(Phase.PREEMPTED) == "preempted"
+    assert set(outcomes.values()) == {"lost"}
 
 
 def test_a_failure_for_want_of_an_excluded_file_says_so() -> None:
@@ -61,7 +94,8 @@ def test_a_failure_for_want_of_an_excluded_file_says_so() -> None:
 def test_a_canceled_job_is_never_retried() -> None:
     canceling = job("a", state=JobState.CANCELING, attempt=1, retries=5)
     assert {
-        on_ending(canceling, outcome, "x", 1).event for outcome in ("failed", "lost", "canceled")
+        on_ending(canceling, outcome, "x", 1).event
+        for outcome in ("failed", "lost", "canceled", "preempted")
     } == {Event.STOPPED}
     assert on_ending(canceling, "succeeded", "", 0).event is Event.SUCCEEDED
 

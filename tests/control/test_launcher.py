@@ -16,7 +16,7 @@ from retarget.core.jobs import Job
 from retarget.core.states import JobState
 from retarget.core.targets import Inventory, Target
 from tests.control.jobs import inventory
-from tests.control.world import GONE, StubDriver, World, one_node
+from tests.control.world import GONE, PREEMPTED, StubDriver, World, one_node
 
 Round = Callable[[], list[str]]
 
@@ -283,6 +283,18 @@ def test_a_launch_that_its_target_has_lost_is_not_started_a_second_time(
     play()
     assert world.job(job).state is JobState.FAILED
     assert world.job(job).reason == "the launch no longer exists on the target"
+    assert driver.count("launch") == 1
+
+
+def test_a_launch_that_was_preempted_while_no_server_ran_is_placed_again(
+    world: World, driver: StubDriver, play: Round
+) -> None:
+    job = world.submit("t")
+    play()
+    world.table.keep([])  # a new server
+    driver.observation = PREEMPTED
+    play()
+    assert (world.job(job).state, world.job(job).preemptions) == (JobState.QUEUED, 1)
     assert driver.count("launch") == 1
 
 

@@ -50,10 +50,22 @@ def test_an_attempt_has_a_limit_only_if_a_retry_is_left_after_it(
     job = world.submit("t", retries=retries)
     for done in range(number):
         if done:
-            _fail(world, job.id)
+            _end(world, job.id, Event.RETRIED)
         placer.place(world.targets.refresh(), explain=False)
     attempt = world.attempt(job)
     assert (attempt.number, attempt.lost_after_seconds) == (number, limit)
+
+
+def test_an_attempt_after_a_preemption_has_as_many_retries_left(
+    world: World, placer: Placer
+) -> None:
+    world.attach("t", one_node().model_copy(update={"lost_after_seconds": 300.0}))
+    job = world.submit("t", retries=1)
+    placer.place(world.targets.refresh(), explain=False)
+    _end(world, job.id, Event.PREEMPTED)
+    placer.place(world.targets.refresh(), explain=False)
+    attempt = world.attempt(job)
+    assert (attempt.number, attempt.lost_after_seconds) == (2, 300.0)
 
 
 def test_few_jobs_are_placed_in_a_round_between_two_polls_and_the_next_round_comes_at_once(
@@ -119,9 +131,7 @@ def test_an_unknown_inventory_is_waited_for(world: World, placer: Placer) -> Non
     assert len(reasons) == 1
 
 
-def _fail(world: World, job_id: str) -> None:
+def _end(world: World, job_id: str, event: Event) -> None:
     job = world.context.jobs.read(job_id)
     now = world.clock()
-    world.context.jobs.record(
-        job, Event.RETRIED, reason="retrying", now=now, attempt={"ended_at": now}
-    )
+    world.context.jobs.record(job, event, reason="again", now=now, attempt={"ended_at": now})

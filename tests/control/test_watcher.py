@@ -11,7 +11,17 @@ from retarget.core.driver import Observation
 from retarget.core.errors import TargetUnreachable
 from retarget.core.jobs import Job
 from retarget.core.states import Event, JobState
-from tests.control.world import DEAD, EXITED, GONE, RUNNING, SILENT, StubDriver, World, one_node
+from tests.control.world import (
+    DEAD,
+    EXITED,
+    GONE,
+    PREEMPTED,
+    RUNNING,
+    SILENT,
+    StubDriver,
+    World,
+    one_node,
+)
 
 
 @pytest.fixture
@@ -176,6 +186,36 @@ def test_a_launch_that_cannot_report_any_more_fails_its_job(
     driver.observations[world.attempt(job).key] = observation
     poll(world, watcher)
     assert (world.job(job).state, world.job(job).reason) == (JobState.FAILED, reason)
+
+
+def test_a_preempted_launch_returns_to_the_queue_and_costs_no_retry(
+    world: World, driver: StubDriver, watcher: Watcher, launch: Callable[..., Job]
+) -> None:
+    job = launch(retries=0)
+    driver.observation = PREEMPTED
+    poll(world, watcher)
+    queued = world.job(job)
+    assert (queued.state, queued.started_at) == (JobState.QUEUED, None)
+    assert queued.reason == (
+        "its node was preempted: the provider needs the node; the job starts again, without using "
+        "up a retry"
+    )
+    assert (queued.attempt, queued.failures, queued.preemptions) == (1, 0, 1)
+    attempt = world.attempt(job)
+    assert attempt.reason == "its node was preempted: the provider needs the node"
+    assert attempt.ended_at is not None
+    assert world.work_available.is_set()
+
+
+def test_a_canceled_job_whose_node_is_preempted_is_canceled(
+    world: World, driver: StubDriver, watcher: Watcher, launch: Callable[..., Job]
+) -> None:
+    job = launch(retries=1)
+    cancel(world.context, job.id)
+    driver.observation = PREEMPTED
+    poll(world, watcher)
+    canceled = world.job(job)
+    assert (canceled.state, canceled.failures, canceled.preemptions) == (JobState.CANCELED, 0, 0)
 
 
 def test_what_was_observed_before_a_launch_was_looked_up_again_counts_no_more(

@@ -52,6 +52,7 @@ SILENT = Observation(phase=Phase.SILENT, reason="host h does not answer")
 DEAD = Observation(phase=Phase.DEAD)
 GONE = Observation(phase=Phase.GONE)
 EXITED = Observation(phase=Phase.EXITED)
+PREEMPTED = Observation(phase=Phase.PREEMPTED, reason="the provider needs the node")
 
 
 def one_node(name: str = "n0", *, unavailable: str = "") -> Inventory:

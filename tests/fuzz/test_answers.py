@@ -37,7 +37,7 @@ _JOB: dict[str, Any] = {
     **{"id": "j1", "name": "calm-otter", "state": "succeeded", "reason": "", "version": 3},
     **{"target": "local", "experiment": "Default", "command": ["python", "a.py"]},
     **{"exit_code": 0, "attempt": 1, "created_at": _EARLY, "changed_at": _LATE},
-    **{"started_at": _EARLY, "ended_at": _LATE},
+    **{"failures": 0, "preemptions": 0, "started_at": _EARLY, "ended_at": _LATE},
     **{"priority": 0, "cpus": 1.0, "memory": None, "gpus": 0, "nodes": 1, "retries": 0},
     **{"processes_per_node": 1, "timeout": None, "snapshot": None, "variables": {"A": "b"}},
     "excluded": [{"path": "a/", "rule": "default", "files": 1, "size": 1, "at_least": False}],

@@ -101,6 +101,7 @@ def test_retries_try_again_with_a_new_attempt(api: Api, tmp_path: Path) -> None:
     command = f"echo x >> {tries}; echo try $(wc -l < {tries}); test $(wc -l < {tries}) = 3"
     job = api.wait(api.submit("sh", "-c", command, retries=3)["name"])
     assert (job["state"], job["attempt"], job["exit_code"]) == ("succeeded", 3, 0)
+    assert (job["failures"], job["preemptions"]) == (2, 0)
     assert [attempt["exit_code"] for attempt in job["attempts"]] == [1, 1, 0]
     assert log(api, job["name"]) == b"try 3\n"
     assert log(api, job["name"], attempt=1) == b"try 1\n"

@@ -82,6 +82,7 @@ def test_a_whole_life_is_in_the_history(jobs: Jobs, add: Add, place: Place) -> N
     ended: AttemptChange = {"exit_code": 3, "ended_at": 70.0, "reason": "exit code 3"}
     job = jobs.record(job, Event.RETRIED, reason="tries again", now=71.0, attempt=ended)
     assert (job.state, job.exit_code, job.started_at) == (JobState.QUEUED, None, None)
+    assert (job.failures, job.preemptions) == (1, 0)
     job = place(job)
     assert job.attempt == 2
     job = jobs.record(job, Event.PREPARING, reason="builds", now=80.0)
@@ -105,6 +106,24 @@ def test_a_whole_life_is_in_the_history(jobs: Jobs, add: Add, place: Place) -> N
     first, second = jobs.attempts(job.id)
     assert (first.number, first.exit_code, first.ended_at, first.events_acked) == (1, 3, 70.0, 1)
     assert (second.number, second.exit_code, second.allocations[0].gpus) == (2, None, ("0", "1"))
+
+
+def test_failures_and_preemptions_are_counted_apart(jobs: Jobs, add: Add, place: Place) -> None:
+    job = place(add(retries=1))
+    for ending in (Event.PREEMPTED, Event.RETRIED, Event.PREEMPTED):
+        job = place(jobs.record(job, ending, reason="again", now=60.0))
+    job = jobs.record(job, Event.FAILED, reason="exit code 1", now=61.0)
+    assert (job.attempt, job.failures, job.preemptions) == (4, 2, 2)
+    assert jobs.read(job.id) == job
+
+
+def test_what_ends_without_a_failed_attempt_is_no_failure(
+    jobs: Jobs, add: Add, place: Place
+) -> None:
+    waiting = jobs.record(add(), Event.FAILED, reason="the target was detached", now=60.0)
+    canceling = jobs.record(place(add()), Event.CANCEL_REQUESTED, reason="", now=60.0)
+    canceled = jobs.record(canceling, Event.FAILED, reason="killed", now=61.0)
+    assert (waiting.failures, canceled.failures) == (0, 0)
 
 
 def test_a_placement_that_is_undone_is_no_attempt(jobs: Jobs, add: Add, place: Place) -> None:

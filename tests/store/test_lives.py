@@ -130,6 +130,12 @@ class Lives(RuleBasedStateMachine):
             end_attempt(self.context, attempt, "it is gone")
 
     @rule(job=job_ids)
+    def preempt(self, job: str) -> None:
+        """Let the target take the nodes of all attempts away, even of those that have ended."""
+        for attempt in self.jobs.attempts(job):
+            end_attempt(self.context, attempt, "its node was preempted", outcome="preempted")
+
+    @rule(job=job_ids)
     def unplace(self, job: str) -> None:
         """Undo a placement that started nothing. Anything that was started stays."""
         now, current, attempts = self.context.now(), self.jobs.read(job), self.jobs.attempts(job)
@@ -189,7 +195,11 @@ class Lives(RuleBasedStateMachine):
         assert [attempt.number for attempt in attempts] == list(range(1, placed - unplaced + 1))
         live = [attempt.number for attempt in attempts if attempt.ended_at is None]
         assert live == ([job.attempt] if job.state in LIVE else [])
-        assert len(attempts) <= job.spec.retries + 1
+        ended = [Event(transition.event) for transition in history]
+        assert job.preemptions == ended.count(Event.PREEMPTED)
+        assert job.failures == ended.count(Event.RETRIED) + ended.count(Event.FAILED)
+        assert job.failures <= job.spec.retries + 1
+        assert len(attempts) <= job.spec.retries + 1 + job.preemptions
 
 
 def _nothing(_: str) -> None: ...

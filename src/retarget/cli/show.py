@@ -234,6 +234,7 @@ def _summary(job: "Job", now: datetime) -> "Table":
             ("reason", job.reason),
             ("hint", job.hint or ""),
             ("exit code", code),
+            ("attempts", _count_attempts(view)),
             ("target", job.target),
             ("nodes", ", ".join(job.attempts[-1].nodes) if job.attempts else ""),
             ("experiment", job.experiment),
@@ -258,6 +259,13 @@ def _summary(job: "Job", now: datetime) -> "Table":
             ("id", job.id),
         ]
     )
+
+
+def _count_attempts(view: dict[str, Any]) -> str:
+    """Write how many attempts a job had and how they ended, if it had more than one."""
+    counts = {"failed": view["failures"], "preempted": view["preemptions"]}
+    endings = ", ".join(f"{count} {ending}" for ending, count in counts.items() if count)
+    return f"{view['attempt']} ({endings})" if view["attempt"] > 1 else ""
 
 
 def _describe_kept(job: "Job") -> str:

@@ -11,11 +11,14 @@ from retarget.core.states import Event, JobState
 from retarget.runner.durations import show_duration
 
 MAX_RESUMES = 20  # a runner that died this often is not restarted again
+MAX_PREEMPTIONS = 50  # of a job that cost no retry; a further one counts as a failure
 
 # Time after `lost_after` by which the runner has certainly stopped a launch. It covers a request
 # in flight, the exit of its processes, and clocks that differ.
 LOST_MARGIN_SECONDS = 60.0
 _CANCEL_SILENCE_SECONDS = 30.0  # a canceled job whose host is silent for longer is given up
+
+_LOST, _PREEMPTED = "lost", "preempted"  # outcomes of attempts
 
 S, E = JobState, Event
 
@@ -61,8 +64,11 @@ def on_ending(job: Job, outcome: str, reason: str, exit_code: int | None) -> Ver
         return Verdict(E.STOPPED, "canceled", exit_code)
     explanation = explain_missing(reason, job.spec.excluded)
     reason = f"{reason}; {explanation}" if explanation else reason
+    if outcome == _PREEMPTED and job.preemptions < MAX_PREEMPTIONS:
+        return Verdict(E.PREEMPTED, f"{reason}; the job starts again, without using up a retry")
     if job.retries_left > 0:
-        retry_reason = f"attempt {job.attempt} of {job.spec.retries + 1}: {reason}; retrying"
+        count = job.spec.retries + 1 + job.preemptions
+        retry_reason = f"attempt {job.attempt} of {count}: {reason}; retrying"
         return Verdict(E.RETRIED, retry_reason, exit_code)
     return Verdict(E.FAILED, reason, exit_code)
 
@@ -74,7 +80,7 @@ def on_observation(attempt: Attempt, observation: Observation) -> Need:
             return Need.NOTHING
         case Phase.DEAD if attempt.resumes < MAX_RESUMES:
             return Need.RESUME
-        case Phase.DEAD | Phase.EXITED | Phase.GONE:
+        case Phase.DEAD | Phase.EXITED | Phase.GONE | Phase.PREEMPTED:
             return Need.GIVE_UP
 
 
@@ -105,16 +111,26 @@ def reason_after_silence(job: Job) -> str:
     return "the script is running" if job.state is S.RUNNING else f"the job is {job.state.value}"
 
 
+def outcome_of(observation: Observation) -> str:
+    """Return the outcome of an attempt whose end was never reported to this server."""
+    return _PREEMPTED if observation.phase is Phase.PREEMPTED else _LOST
+
+
 def failure_reason(observation: Observation, diagnosis: str) -> str:
     """Return the reason for an attempt whose end was never reported to this server."""
     match observation.phase:
+        case Phase.PREEMPTED:
+            return f"its node was preempted{_details(observation)}"
         case Phase.GONE:
             return "the launch no longer exists on the target"
         case Phase.EXITED:
-            details = f": {observation.reason}" if observation.reason else ""
-            return f"the runner exited without reporting a result{details}"
+            return f"the runner exited without reporting a result{_details(observation)}"
         case _:
             return f"the runner died {MAX_RESUMES} times: {diagnosis}"
+
+
+def _details(observation: Observation) -> str:
+    return f": {observation.reason}" if observation.reason else ""
 
 
 def _exit_reason(event: dict[str, Any]) -> str:

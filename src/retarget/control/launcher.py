@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from retarget.control.attempt_table import AttemptEvent, AttemptPhase, AttemptTable, Entry
 from retarget.control.cleaner import cancel_and_forget
 from retarget.control.context import Context
-from retarget.control.decide import failure_reason, on_silence, reason_after_silence
-from retarget.control.endings import end_attempt
+from retarget.control.decide import on_silence, reason_after_silence
+from retarget.control.endings import end_attempt, end_observed
 from retarget.control.executors import Lane, TargetExecutors
 from retarget.control.known_targets import KnownTargets
 from retarget.control.launch import launch_of
@@ -33,6 +33,7 @@ _FRESH_SECONDS = 0.1  # an attempt that was read longer ago is read again
 _LAUNCH_TIMEOUT_SECONDS = 600.0
 _MAX_RETRY_SECONDS = 2.0
 _CANCELED = "canceled before it was started"
+_ENDED = frozenset({Phase.GONE, Phase.PREEMPTED})
 
 Pair = tuple[Job, Attempt]
 
@@ -53,6 +54,14 @@ class _Task:
 class _Outcome:
     event: AttemptEvent
     explains_silence: bool | None = None  # whether the job's reason says so now; None: unchanged
+
+
+class _Ended(Exception):
+    """The target had the attempt before, and nothing of it runs any more."""
+
+    def __init__(self, observation: Observation) -> None:
+        super().__init__(observation.phase)
+        self.observation = observation
 
 
 class Launcher:
@@ -129,6 +138,9 @@ class Launcher:
             return _Outcome(AttemptEvent.NOTHING_STARTED)
         try:
             driver, handle = self._send(task)
+        except _Ended as error:
+            end_observed(task.context, task.attempt, error.observation, "")
+            return _Outcome(AttemptEvent.LAUNCH_FAILED)
         except LaunchRejected as error:
             if error.log:
                 task.context.streams.append(task.attempt.key, "prepare", 0, error.log.encode())
@@ -145,8 +157,8 @@ class Launcher:
         driver = context.connect(target)
         if attempt.handle is not None:
             observation = driver.poll([Handle(attempt.handle)])[0]
-            if observation.phase is Phase.GONE:  # another launch could start the script twice
-                raise LaunchRejected(failure_reason(observation, ""))
+            if observation.phase in _ENDED:  # another launch could start the script twice
+                raise _Ended(observation)
         elif target.inventory is not None and target.inventory.has_changing_nodes:
             # after a power cut, an attempt that is not on disk could be placed on another node
             context.sync()

@@ -90,8 +90,7 @@ class Placer:
 
 def _lost_after(job: Job, target: Target) -> float | None:
     """Return the limit of the next attempt. Without a retry after it, it waits for its host."""
-    placed = job.model_copy(update={"attempt": job.attempt + 1})
-    if target.inventory is None or not placed.retries_left:
+    if target.inventory is None or not job.retries_left:
         return None
     return target.inventory.lost_after_seconds
 

@@ -22,7 +22,9 @@ _TIME_FIELDS: dict[str, Literal["preparing_at", "starting_at", "started_at", "ex
     "exited": "exited_at",
 }
 _CLOCK_TOLERANCE_SECONDS = 30.0  # longer than a report takes to arrive
-_FINAL_EVENTS = frozenset({Event.SUCCEEDED, Event.FAILED, Event.STOPPED, Event.RETRIED})
+_FINAL_EVENTS = frozenset(
+    {Event.SUCCEEDED, Event.FAILED, Event.STOPPED, Event.RETRIED, Event.PREEMPTED}
+)
 
 
 def take_events(

@@ -9,12 +9,11 @@ from retarget.control.attempt_table import AttemptEvent, AttemptTable, Entry
 from retarget.control.context import Context
 from retarget.control.decide import (
     Need,
-    failure_reason,
     on_observation,
     on_silence,
     reason_after_silence,
 )
-from retarget.control.endings import end_attempt
+from retarget.control.endings import end_attempt, end_observed
 from retarget.control.executors import Lane, TargetExecutors
 from retarget.control.gang import must_stop
 from retarget.control.known_targets import KnownTargets
@@ -106,7 +105,7 @@ class Watcher:
                 context.wake()
             case Need.GIVE_UP:
                 diagnosis = driver.diagnose(Handle(attempt.handle or ""))
-                end_attempt(context, attempt, failure_reason(observation, diagnosis))
+                end_observed(context, attempt, observation, diagnosis)
 
 
 def _must_stop(context: Context, job: Job, attempt: Attempt) -> bool:

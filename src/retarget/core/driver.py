@@ -98,6 +98,8 @@ class Phase(StrEnum):
     EXITED = "exited"  # the runner finished its work
     GONE = "gone"  # the target does not know it
     SILENT = "silent"  # its host does not answer now: it may still be running
+    # the target took its node away, through no fault of the job: nothing of it runs any more
+    PREEMPTED = "preempted"
 
 
 class Observation(Value):

@@ -12,7 +12,7 @@ from retarget.core.limits import MAX_EXPERIMENT_NAME_LENGTH, check_printable
 from retarget.core.names import PATTERN, check_name
 from retarget.core.own_packages import OwnPackage, PackageName
 from retarget.core.snapshots import is_digest
-from retarget.core.states import Event, JobState, advance
+from retarget.core.states import LIVE, Event, JobState, advance
 from retarget.core.targets import Allocation
 from retarget.core.units import parse_duration, parse_memory
 from retarget.core.values import Value
@@ -262,6 +262,8 @@ class Job(Value):
     version: int
     spec: JobSpec
     attempt: int = 0  # number of the current or last attempt; 0 before the first
+    failures: int = 0  # how many of its attempts failed; each but the last one cost a retry
+    preemptions: int = 0  # how many of its attempts lost their node to the target
     exit_code: int | None = None
     created_at: float
     changed_at: float
@@ -270,7 +272,8 @@ class Job(Value):
 
     @property
     def retries_left(self) -> int:
-        return max(0, self.spec.retries + 1 - self.attempt)
+        """How often the job is tried again after further failures."""
+        return max(0, self.spec.retries - self.failures)
 
     def after(
         self,
@@ -283,19 +286,27 @@ class Job(Value):
     ) -> "Job":
         """Return the job after this event, or raise Conflict.
 
-        A retry resets the exit code and the start time: they stay with the previous attempt.
+        A further attempt resets the exit code and the start time: they stay with the previous one.
         """
         state = advance(self.state, event)
-        change: dict[str, Any] = {"state": state, "reason": reason, "changed_at": now}
+        change = self._count(event) | {"state": state, "reason": reason, "changed_at": now}
         if state is JobState.RUNNING:
             change["started_at"] = started_at or now
         if exit_code is not None:
             change["exit_code"] = exit_code
         if state.is_final:
             change["ended_at"] = now
-        if event is Event.RETRIED:
+        if event in (Event.RETRIED, Event.PREEMPTED):
             change |= {"started_at": None, "exit_code": None}
         return self.model_copy(update=change | {"version": self.version + 1})
+
+    def _count(self, event: Event) -> dict[str, Any]:
+        """Return the counts that change because `event` ends an attempt."""
+        if self.state not in LIVE or self.state is JobState.CANCELING:
+            return {}
+        if event is Event.PREEMPTED:
+            return {"preemptions": self.preemptions + 1}
+        return {"failures": self.failures + 1} if event in (Event.RETRIED, Event.FAILED) else {}
 
 
 class Transition(Value):

@@ -33,6 +33,7 @@ class Event(StrEnum):
     CANCEL_REQUESTED = "cancel_requested"
     STOPPED = "stopped"
     RETRIED = "retried"
+    PREEMPTED = "preempted"  # its target took the node away: it is placed again
 
 
 S, E = JobState, Event
@@ -58,6 +59,7 @@ TRANSITIONS: dict[tuple[JobState, Event], JobState] = {
 for _live in (S.LAUNCHING, S.PREPARING, S.RUNNING, S.FINALIZING):
     TRANSITIONS[_live, E.FAILED] = S.FAILED
     TRANSITIONS[_live, E.RETRIED] = S.QUEUED
+    TRANSITIONS[_live, E.PREEMPTED] = S.QUEUED
     TRANSITIONS[_live, E.CANCEL_REQUESTED] = S.CANCELING
 
 

@@ -115,6 +115,16 @@ class Job(JobLog):
         return Listing(records(Attempt, self._view["attempts"]))
 
     @property
+    def failures(self) -> int:
+        """How many attempts failed. Only these cost a retry."""
+        return self._view["failures"]
+
+    @property
+    def preemptions(self) -> int:
+        """How many attempts ended because the target took their node away."""
+        return self._view["preemptions"]
+
+    @property
     def excluded(self) -> list[Excluded]:
         """The paths of the code folder that were not sent, each with the rule that excludes it."""
         return records(Excluded, self._view["excluded"])

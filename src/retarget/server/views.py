@@ -100,7 +100,9 @@ class JobView(BaseModel):
     experiment: str
     command: list[str]
     exit_code: int | None
-    attempt: int
+    attempt: int  # the number of the current or last one
+    failures: int  # attempts that failed; only these cost a retry
+    preemptions: int  # attempts whose node the target took away
     created_at: Timestamp
     changed_at: Timestamp
     started_at: Timestamp | None

@@ -99,6 +99,8 @@ jobs = Table(
     Column("priority", Integer, nullable=False),
     Column("snapshot", SafeText),
     Column("attempt", Integer, nullable=False),
+    Column("failures", Integer, nullable=False),
+    Column("preemptions", Integer, nullable=False),
     Column("exit_code", Integer),
     Column("created_at", Double, nullable=False),
     Column("changed_at", Double, nullable=False),

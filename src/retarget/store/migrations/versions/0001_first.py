@@ -36,6 +36,8 @@ def _jobs() -> None:
         sa.Column("priority", sa.Integer, nullable=False),
         sa.Column("snapshot", sa.String),
         sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("failures", sa.Integer, nullable=False),
+        sa.Column("preemptions", sa.Integer, nullable=False),
         sa.Column("exit_code", sa.Integer),
         sa.Column("created_at", sa.Double, nullable=False),
         sa.Column("changed_at", sa.Double, nullable=False),
