@@ -4,12 +4,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 
-from benchmarks import logs, many_jobs, remote, snapshots, starting, tracking
+from benchmarks import crowds, logs, many_jobs, remote, snapshots, starting, tracking
 from benchmarks.harness import CONSOLE, Row, line, show, write
 
 SUBJECTS: dict[str, Callable[[], Iterator[Row]]] = {
     "starting": starting.measure,
     "many_jobs": many_jobs.measure,
+    "crowds": crowds.measure,
     "snapshots": snapshots.measure,
     "logs": logs.measure,
     "remote": remote.measure,

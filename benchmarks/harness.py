@@ -184,6 +184,11 @@ class Server:
         """Return the memory of the server and its child processes in MB; kind: Rss or Pss."""
         return sum(_memory(pid, kind) for pid in _process_tree(self.pid)) / 1e6
 
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that the server itself has used."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
 
 @dataclass(frozen=True)
 class Start:

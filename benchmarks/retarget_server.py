@@ -80,8 +80,12 @@ def seconds_between(start: str, end: str) -> float:
 @contextmanager
 def run_retarget(home: Path) -> Generator[Retarget, None, None]:
     with run_server(start_retarget(home)) as server:
-        # commands find it like one that they started themselves
-        info = json.loads((home / "servers/main/server.json").read_text())
-        if info["url"] != server.url:
-            raise MeasurementFailed(f"the server is at {info['url']}, not at {server.url}")
-        yield Retarget(server, home)
+        yield find_retarget(server, home)
+
+
+def find_retarget(server: Server, home: Path) -> Retarget:
+    """Return a running server that commands find like one that they started themselves."""
+    info = json.loads((home / "servers/main/server.json").read_text())
+    if info["url"] != server.url:
+        raise MeasurementFailed(f"the server is at {info['url']}, not at {server.url}")
+    return Retarget(server, home)
