@@ -199,9 +199,9 @@ def test_what_a_run_logs_is_published_by_every_way_in(
         runs.log(job.id, params={"lr": "0.2"})
     assert published() == []
     file = (f"{job.id}-{attempt.attempt}", "1-a.jsonl")
-    TrackFiles(engine).take(file, (0, 30), job.id, Logged([Metric("acc", 0.5, 1, 1)]))
+    TrackFiles(engine).log_lines(file, (0, 30), job.id, Logged([Metric("acc", 0.5, 1, 1)]))
     assert published() == of_job
-    TrackFiles(engine).take(file, (0, 30), job.id, Logged([Metric("acc", 0.5, 1, 1)]))
+    TrackFiles(engine).log_lines(file, (0, 30), job.id, Logged([Metric("acc", 0.5, 1, 1)]))
     assert published() == []  # a part of the file that was sent again
     runs.delete(job.id, now=1)
     runs.restore(job.id)

@@ -26,7 +26,7 @@ from retarget.runner.folder import Folder
 from retarget.runner.snapshot import Blobs, lay_out
 
 # labels of built images: the digest of the environment, and when the build started
-_ENVIRONMENT_LABEL, _STARTED_LABEL = "retarget.environment", "retarget.begun"
+_ENVIRONMENT_LABEL, _STARTED_LABEL = "retarget.environment", "retarget.started_at"
 
 _tasks: "dict[tuple[str, str], ImageTask]" = {}  # by engine and image
 _build_logs: dict[str, str] = {}  # by the key of the launch that waited for the image

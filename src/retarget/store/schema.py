@@ -396,7 +396,7 @@ track_files = Table(
     metadata,
     Column("attempt", SafeText, _belongs_to(attempts.c.key), primary_key=True),
     Column("name", SafeText, primary_key=True),
-    Column("taken", BigInteger, nullable=False),
+    Column("processed_bytes", BigInteger, nullable=False),
 )
 
 datasets = Table(
