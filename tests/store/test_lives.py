@@ -117,7 +117,7 @@ class Lives(RuleBasedStateMachine):
                 "seq": attempt.events_acked + shift,
                 "at": 5.0,
                 "kind": kind,
-                "gone": [],
+                "removed_outputs": [],
             }
             event |= {"outcome": outcome, "reason": "why", "exit_code": 1}
             with suppress(Gone, Conflict):

@@ -21,7 +21,7 @@ from retarget.core.units import show_memory
 from retarget.drivers._docker_client import client, root_cause
 from retarget.drivers._tmpdir import user_tmpdir
 from retarget.runner.error_lines import engine_sentence
-from retarget.runner.errors import Over, Refused, Unreachable
+from retarget.runner.errors import AttemptOver, Refused, Unreachable
 from retarget.runner.folder import Folder
 from retarget.runner.snapshot import Blobs, lay_out
 
@@ -252,7 +252,7 @@ class Build(ImageTask):
     def _classify(self, error: Exception) -> TargetError:
         if isinstance(error, Refused):
             return self._rejection(f"its context could not be downloaded: {error}")
-        if isinstance(error, Unreachable | Over):  # other launches may wait for it, too
+        if isinstance(error, Unreachable | AttemptOver):  # other launches may wait for it, too
             return NotReady(f"the context of {self._dockerfile} cannot be downloaded yet: {error}")
         return super()._classify(error)
 

@@ -54,7 +54,7 @@ class RunnerEvent(BaseModel):
     outcome: str = "lost"
     reason: str = ""
     exit_code: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
-    gone: list[str] = []
+    removed_outputs: list[str] = []
 
 
 class Events(BaseModel):
