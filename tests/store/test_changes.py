@@ -170,9 +170,9 @@ def test_a_target_that_is_attached_changed_or_detached_is_published(
     with pytest.raises(Conflict):
         targets.add(lab)
     tagged = lab.model_copy(update={"tags": {"room": "12"}})
-    assert not targets.change(tagged, before=tagged, seen=0)
+    assert not targets.change(tagged, before=tagged, placements=0)
     assert published() == []
-    assert targets.change(tagged, before=lab, seen=0)
+    assert targets.change(tagged, before=lab, placements=0)
     assert published() == [Change(Noun.TARGET, "lab")]
     targets.remove("lab", reason="detached", now=_NOW)
     assert published() == [Change(Noun.TARGET, "lab")]

@@ -226,7 +226,7 @@ targets = Table(
     Column("inventory", JSON(none_as_null=True)),
     Column("checked_at", Double),
     Column("reason", SafeText, nullable=False),
-    # how many attempts were ever placed there; placing the next one names the count it has seen
+    # how many attempts were ever placed there; placing the next one names the count that it expects
     Column("placements", Integer, nullable=False, default=0),
 )
 
