@@ -409,7 +409,7 @@ def test_a_command_returns_its_output_in_python(
     with own_job.execution(terminal={"rows": 5, "columns": 6, "term": "dumb"}) as execution:
         execution.send_input(b"stty size; exit\n")
         parts: list[bytes] = []
-        assert execution.carry(lambda _, part: parts.append(part)) == (0, "")
+        assert execution.communicate(lambda _, part: parts.append(part)) == (0, "")
     assert b"5 6" in b"".join(parts)
     with pytest.raises(NotFound):
         Workspace().jobs["nobody"]
