@@ -28,24 +28,24 @@ class RunContent:
 
 def runs() -> Iterator[RunContent]:
     """Yield the runs, the same on every call."""
-    dice = Random(7)
+    rng = Random(7)
     for number in range(RUNS):
         yield RunContent(
-            id=uuid.UUID(int=dice.getrandbits(128), version=4).hex,
+            id=uuid.UUID(int=rng.getrandbits(128), version=4).hex,
             started_at=_FIRST_START_MS + number * 1000,
-            metrics={key: dice.random() for key in ("acc", "auc", "f1", "loss", "seconds")},
+            metrics={key: rng.random() for key in ("acc", "auc", "f1", "loss", "seconds")},
             params={
-                "lr": dice.choice(("0.1", "0.03", "0.01", "0.003", "0.001")),
-                "optimizer": dice.choice(("adam", "sgd")),
-                "batch": str(2 ** dice.randint(4, 9)),
-                "layers": str(dice.randint(1, 48)),
+                "lr": rng.choice(("0.1", "0.03", "0.01", "0.003", "0.001")),
+                "optimizer": rng.choice(("adam", "sgd")),
+                "batch": str(2 ** rng.randint(4, 9)),
+                "layers": str(rng.randint(1, 48)),
                 "seed": str(number),
             },
             tags={
                 "mlflow.runName": f"run-{number}",
-                "mlflow.user": dice.choice(("ada", "alan", "grace")),
+                "mlflow.user": rng.choice(("ada", "alan", "grace")),
                 "mlflow.source.name": "train.py",
-                "team": dice.choice(("vision", "speech", "text", "ads", "search")),
+                "team": rng.choice(("vision", "speech", "text", "ads", "search")),
                 "rare": "yes" if number % RARE_INTERVAL == 0 else "no",
             },
         )
@@ -53,9 +53,9 @@ def runs() -> Iterator[RunContent]:
 
 def points() -> Iterator[tuple[float, int, int, int]]:
     """Yield the long history without its last point: value, step, time, and 0 for "not NaN"."""
-    dice = Random(11)
+    rng = Random(11)
     for step in range(POINTS - 1):
-        yield 1.0 / (1 + step * 1e-4) + dice.random() * 0.05, step, _FIRST_START_MS + step, 0
+        yield 1.0 / (1 + step * 1e-4) + rng.random() * 0.05, step, _FIRST_START_MS + step, 0
 
 
 def fill_retarget(database: Path, experiment: str) -> None:

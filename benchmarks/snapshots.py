@@ -85,11 +85,11 @@ def large_folder() -> Path:
     CONSOLE.print("creating a folder of 1 GB")
     partial = folder.with_suffix(".part")
     shutil.rmtree(partial, ignore_errors=True)
-    dice = random.Random(5)
+    rng = random.Random(5)
     for number in range(_FILES):
         path = partial / f"{number // 100:03}" / f"file-{number}.bin"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(dice.randbytes(_BYTES // _FILES))
+        path.write_bytes(rng.randbytes(_BYTES // _FILES))
     return partial.rename(folder)
 
 

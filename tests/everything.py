@@ -59,7 +59,7 @@ _LONG = (
     "tests/testbeds/",
     "tests/trouble/",
 )
-_TWINS = {"Podman": "Docker", "podman": "docker", "skinny-old": "skinny-new"}
+_EQUIVALENTS = {"Podman": "Docker", "podman": "docker", "skinny-old": "skinny-new"}
 _STORE = "tests/store/"
 _LOCAL = "tests/drivers/test_local.py::TestLocal"
 _REMOTE = ("tests/drivers/test_ssh.py::TestSsh", "tests/drivers/test_container.py::TestDocker")
@@ -70,7 +70,7 @@ _STAGES = tuple(
         "finalizing",
     )
 )
-# A test kills one of these sets and spares the other. The three pairs alternate over the stages, so
+# A test kills one of these sets and not the other. The three pairs alternate over the stages, so
 # that every two components occur in each combination, and each one killed and alive at every stage.
 _PAIRWISE = (
     ("server", "runner+script"),
@@ -86,7 +86,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    marked = left_to_everything(
+    marked = select_for_everything(
         [item.nodeid for item in items], has_postgresql=postgresql_programs() is not None
     )
     for item in items:
@@ -94,7 +94,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("everything")
 
 
-def left_to_everything(tests: Collection[str], *, has_postgresql: bool = True) -> set[str]:
+def select_for_everything(tests: Collection[str], *, has_postgresql: bool = True) -> set[str]:
     """Return which of these tests only `make everything` runs. All workers decide alike."""
     repetitions = _Repetitions(tests, has_postgresql=has_postgresql)
     return {test for test in tests if test.startswith(_LONG)} | repetitions.find()
@@ -109,18 +109,18 @@ class _Repetitions:
 
     def find(self) -> set[str]:
         checks = (
-            self._repeats_a_twin,
+            self._repeats_an_equivalent,
             self._repeats_a_clause,
             self._repeats_a_stage,
             self._repeats_a_store,
         )
         return {test for test in self._tests if any(check(test) for check in checks)}
 
-    def _repeats_a_twin(self, test: str) -> bool:
-        twin = test
-        for name, usual in _TWINS.items():
-            twin = twin.replace(name, usual)
-        return twin != test and twin in self._tests
+    def _repeats_an_equivalent(self, test: str) -> bool:
+        equivalent = test
+        for name, usual in _EQUIVALENTS.items():
+            equivalent = equivalent.replace(name, usual)
+        return equivalent != test and equivalent in self._tests
 
     def _repeats_a_clause(self, test: str) -> bool:
         """Each clause of the contract runs locally, a third also on hosts, a third in Docker."""
@@ -140,10 +140,10 @@ class _Repetitions:
         """Each test of the store runs on SQLite or on PostgreSQL."""
         name, _, parameters = test.partition("[")
         uses_postgresql = self._has_postgresql and _in_the_other_half(name)
-        kept, spared = ("sqlite", "postgresql")[:: -1 if uses_postgresql else 1]
-        if not test.startswith(_STORE) or spared not in parameters:
+        database, other = ("sqlite", "postgresql")[:: -1 if uses_postgresql else 1]
+        if not test.startswith(_STORE) or other not in parameters:
             return False
-        return test.replace(spared, kept) in self._tests
+        return test.replace(other, database) in self._tests
 
 
 def _in_the_other_half(name: str) -> bool:

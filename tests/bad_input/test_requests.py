@@ -186,7 +186,7 @@ SYSTEM = {"kind": "system", "pip": ["numpy"]}
         ("POST", "blobs/missing", {"digests": [1]}, "digests.0"),
         ("POST", "blobs/missing", {"digests": ["../x"]}, "digest"),
         ("POST", "blobs/missing", {"digests": ["a" * 64] * 50_001}, "digests"),
-        ("POST", "blobs/whole", {"snapshot": "x"}, "snapshot"),
+        ("POST", "blobs/complete", {"snapshot": "x"}, "snapshot"),
     ],
 )
 def test_other_requests_name_the_wrong_field_too(

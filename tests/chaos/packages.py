@@ -19,7 +19,7 @@ _BACKEND = """
 import os, time, zipfile
 INFO = "slow-{version}.dist-info/"
 def build_wheel(folder, config_settings=None, metadata_directory=None):
-    open({begun!r}, "w").close()
+    open({started!r}, "w").close()
     while not os.path.exists({gate!r}):
         time.sleep(0.02)
     name = "slow-{version}-py3-none-any.whl"
@@ -40,12 +40,12 @@ class SlowPackage:
         self._folder = folder
         self.version = f"{next(_numbers)}.0"
         self._gate = folder / f"gate-{self.version}"
-        self._begun = folder / f"begun-{self.version}"
+        self._started = folder / f"started-{self.version}"
         folder.mkdir(exist_ok=True)
         metadata = f"Metadata-Version: 2.2\nName: slow\nVersion: {self.version}\n"
         words = {
             "version": self.version,
-            "begun": str(self._begun),
+            "started": str(self._started),
             "gate": str(self._gate),
             "metadata": metadata,
         }
@@ -67,7 +67,7 @@ class SlowPackage:
 
     @property
     def is_building(self) -> bool:
-        return self._begun.exists()
+        return self._started.exists()
 
     def open_gate(self) -> None:
         self._gate.touch()

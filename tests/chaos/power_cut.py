@@ -65,13 +65,13 @@ class PowerServer(ChaosServer):
             eventually(self._is_ready, "the server gets ready")
         return self._server
 
-    def cut_power(self, chance: random.Random) -> list[str]:
+    def cut_power(self, rng: random.Random) -> list[str]:
         """End everything at once, and lose what was not synced. Return what was lost."""
         while victims := self.processes():
             kill_together(victims)
             self.reap()
         self._read_synced()
-        lost = [self._lose(path, chance) for path in self._files()]
+        lost = [self._lose(path, rng) for path in self._files()]
         self.home.boot.write_text("another boot\n")
         files = [path.stat() for path in self._files()]
         self._sizes = {file.st_ino: file.st_size for file in files}
@@ -98,15 +98,15 @@ class PowerServer(ChaosServer):
                 self._names.add(rest)
         self._synced.unlink(missing_ok=True)
 
-    def _lose(self, path: Path, chance: random.Random) -> str:
-        if str(path) not in self._names and chance.random() < 0.5:
+    def _lose(self, path: Path, rng: random.Random) -> str:
+        if str(path) not in self._names and rng.random() < 0.5:
             return self._lose_name(path)
         status = path.stat()
         synced, size = min(self._sizes.get(status.st_ino, 0), status.st_size), status.st_size
-        how = chance.choice(["kept", "cut", "zeros"])
+        how = rng.choice(["kept", "cut", "zeros"])
         if size == synced or how == "kept":
             return ""
-        keep = chance.choice([synced, chance.randint(synced, size)])
+        keep = rng.choice([synced, rng.randint(synced, size)])
         with path.open("r+b") as file:
             file.truncate(keep)
             if how == "zeros":

@@ -41,10 +41,10 @@ def power_server(
 
 
 def test_a_power_cut(power_server: PowerServer, seed: int) -> None:
-    chance = random.Random(seed)
-    jobs = [_submit(power_server, chance) for _ in range(JOBS)]
-    time.sleep(chance.choice([0, 0.05, 0.2, 0.5, 1, 2]) * chance.random())
-    lost = power_server.cut_power(chance)
+    rng = random.Random(seed)
+    jobs = [_submit(power_server, rng) for _ in range(JOBS)]
+    time.sleep(rng.choice([0, 0.05, 0.2, 0.5, 1, 2]) * rng.random())
+    lost = power_server.cut_power(rng)
     power_server.start()
     for job in jobs:
         _check(power_server, job, "\n".join(lost))
@@ -99,9 +99,9 @@ def _copy_done(folder: Path, kept: Path) -> bool:
     return kept.exists()
 
 
-def _submit(power_server: PowerServer, chance: random.Random) -> Submitted:
+def _submit(power_server: PowerServer, rng: random.Random) -> Submitted:
     return power_server.submit(
-        chance.choice(KINDS), retries=chance.choice([0, 0, 1]), allow_pip=True, cpus=0.1
+        rng.choice(KINDS), retries=rng.choice([0, 0, 1]), allow_pip=True, cpus=0.1
     )
 
 

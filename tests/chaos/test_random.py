@@ -46,14 +46,14 @@ SERVERS = ["chaos_server"] * 5 + ["on_hosts"] * 2 + ["on_docker"]
 
 
 def test_a_round(seed: int, request: pytest.FixtureRequest) -> None:
-    chance = random.Random(seed)
-    chaos_server: ChaosServer = request.getfixturevalue(chance.choice(SERVERS))
-    count = 1 if isinstance(chaos_server, OnHosts) else chance.choice([1, 1, 1, 2, 3])
-    jobs = [_submit(chaos_server, chance) for _ in range(count)]
-    for _ in range(chance.choice([1, 1, 2])):
-        job = chance.choice(jobs)
-        _await_moment(chaos_server, chance, job)
-        _disturb(chaos_server, chance, job)
+    rng = random.Random(seed)
+    chaos_server: ChaosServer = request.getfixturevalue(rng.choice(SERVERS))
+    count = 1 if isinstance(chaos_server, OnHosts) else rng.choice([1, 1, 1, 2, 3])
+    jobs = [_submit(chaos_server, rng) for _ in range(count)]
+    for _ in range(rng.choice([1, 1, 2])):
+        job = rng.choice(jobs)
+        _await_moment(chaos_server, rng, job)
+        _disturb(chaos_server, rng, job)
     for job in jobs:
         chaos_server.wait(job)
     for job in jobs:
@@ -61,15 +61,15 @@ def test_a_round(seed: int, request: pytest.FixtureRequest) -> None:
     chaos_server.settle()
 
 
-def _submit(chaos_server: ChaosServer, chance: random.Random) -> Submitted:
-    kind, options = chance.choice(JOBS)
-    return chaos_server.submit(kind, files=chance.choice([0, 0, 0, 3000]), **options)
+def _submit(chaos_server: ChaosServer, rng: random.Random) -> Submitted:
+    kind, options = rng.choice(JOBS)
+    return chaos_server.submit(kind, files=rng.choice([0, 0, 0, 3000]), **options)
 
 
-def _await_moment(chaos_server: ChaosServer, chance: random.Random, job: Submitted) -> None:
+def _await_moment(chaos_server: ChaosServer, rng: random.Random, job: Submitted) -> None:
     """Wait for a random time, or until a step of the job's runner and a little longer."""
-    step = chance.choice(["", "preparing", "starting", "started", "clearing", "exited", "finished"])
-    pause = chance.expovariate(1 / (0.01 if step else chance.choice([0.05, 0.3])))
+    step = rng.choice(["", "preparing", "starting", "started", "clearing", "exited", "finished"])
+    pause = rng.expovariate(1 / (0.01 if step else rng.choice([0.05, 0.3])))
     deadline = time.monotonic() + 2
     while step and not chaos_server.has_event(job, step) and time.monotonic() < deadline:
         if chaos_server.show(job)["ended_at"]:
@@ -78,14 +78,14 @@ def _await_moment(chaos_server: ChaosServer, chance: random.Random, job: Submitt
     time.sleep(pause)
 
 
-def _disturb(chaos_server: ChaosServer, chance: random.Random, job: Submitted) -> None:
-    parts = chance.choice(PARTS)
-    down_seconds = chance.choice([0.0, 0.0, chance.random() * 2])
-    if chance.random() < 0.2:
+def _disturb(chaos_server: ChaosServer, rng: random.Random, job: Submitted) -> None:
+    parts = rng.choice(PARTS)
+    down_seconds = rng.choice([0.0, 0.0, rng.random() * 2])
+    if rng.random() < 0.2:
         chaos_server.cancel(job)
-        time.sleep(chance.random() * 0.3)
-    if isinstance(chaos_server, OnHosts) and chance.random() < 0.7:
-        chance.choice(list(BREAKS.values()))(chaos_server, job)
+        time.sleep(rng.random() * 0.3)
+    if isinstance(chaos_server, OnHosts) and rng.random() < 0.7:
+        rng.choice(list(BREAKS.values()))(chaos_server, job)
         return
     chaos_server.kill(parts, job)
     if "server" in parts:

@@ -34,15 +34,15 @@ def servers(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Itera
 
 
 def test_each_job_ends_once_whichever_server_dies(round_seed: int, servers: Servers) -> None:
-    chance = random.Random(round_seed)
+    rng = random.Random(round_seed)
     for server_id in set(_IDS) - set(servers.ids()):
         servers.start(server_id)
-    jobs = [_submit(servers, chance) for _ in range(_JOBS // 2)]
-    time.sleep(chance.uniform(0, 1.5))
-    seconds = _disturb(servers, chance)
-    jobs += [_submit(servers, chance) for _ in range(_JOBS - len(jobs))]
-    time.sleep(chance.uniform(0, 1.5))
-    _disturb(servers, chance)
+    jobs = [_submit(servers, rng) for _ in range(_JOBS // 2)]
+    time.sleep(rng.uniform(0, 1.5))
+    seconds = _disturb(servers, rng)
+    jobs += [_submit(servers, rng) for _ in range(_JOBS - len(jobs))]
+    time.sleep(rng.uniform(0, 1.5))
+    _disturb(servers, rng)
     api = servers.api(servers.ids()[0])
     for job, lines in jobs:
         api.wait(job, timeout=300)
@@ -51,23 +51,23 @@ def test_each_job_ends_once_whichever_server_dies(round_seed: int, servers: Serv
     print(f"round {round_seed}: taken over after {seconds:.1f} s")
 
 
-def _submit(servers: Servers, chance: random.Random) -> tuple[str, int]:
-    lines = chance.choice([1, 5, 40])
-    job = servers.submit(chance.choice(servers.ids()), lines=lines, cpus=0.1)
+def _submit(servers: Servers, rng: random.Random) -> tuple[str, int]:
+    lines = rng.choice([1, 5, 40])
+    job = servers.submit(rng.choice(servers.ids()), lines=lines, cpus=0.1)
     return str(job["id"]), lines
 
 
-def _disturb(servers: Servers, chance: random.Random) -> float:
+def _disturb(servers: Servers, rng: random.Random) -> float:
     """Kill or pause a server for longer than its lease. Return when the other one took over."""
-    victim, is_paused = chance.choice(_IDS), chance.random() < 0.5
+    victim, is_paused = rng.choice(_IDS), rng.random() < 0.5
     if is_paused:
         servers.pause(victim)
     else:
         servers.kill(victim)
     other = next(server_id for server_id in _IDS if server_id != victim)
-    if chance.random() < 0.3:  # it comes back before anybody notices
+    if rng.random() < 0.3:  # it comes back before anybody notices
         seconds = 0.0
-        time.sleep(chance.uniform(0, LEASE_SECONDS))
+        time.sleep(rng.uniform(0, LEASE_SECONDS))
     else:
         seconds = eventually(lambda: servers.holder() == other)
     if is_paused:

@@ -22,8 +22,8 @@ def end(world: World) -> Callable[..., Attempt]:
     def end_one(target: str = "t") -> Attempt:
         job, jobs, now = world.submit(target), world.context.jobs, world.clock()
         attempt = Attempt(key=f"{job.id}-1", job_id=job.id, number=1, target=target)
-        seen = world.context.targets.placements(target)
-        placed = jobs.place(job, attempt, reason="", now=now, seen=seen)
+        placements = world.context.targets.placements(target)
+        placed = jobs.place(job, attempt, reason="", now=now, placements=placements)
         jobs.change_attempt(attempt.key, {"handle": attempt.key})
         jobs.record(placed, Event.FAILED, reason="it failed", now=now, attempt={"ended_at": now})
         return world.attempt(job)

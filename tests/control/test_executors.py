@@ -109,16 +109,16 @@ def test_a_failure_is_logged_and_ends_no_thread(
 
 def test_closing_waits_for_what_has_begun_and_drops_the_rest(blocked: threading.Event) -> None:
     executors = TargetExecutors(max_threads=1)
-    begun, done = threading.Event(), list[str]()
+    started, done = threading.Event(), list[str]()
 
     def work() -> None:
-        begun.set()
+        started.set()
         blocked.wait()
         done.append("first")
 
     executors.submit("t", Lane.LAUNCH, "first", work)
     executors.submit("t", Lane.LAUNCH, "second", lambda: done.append("second"))
-    assert begun.wait(_PATIENCE_SECONDS)
+    assert started.wait(_PATIENCE_SECONDS)
     threading.Timer(0.1, blocked.set).start()
     executors.close()
     assert done == ["first"]

@@ -72,8 +72,8 @@ def place(world: World) -> Callable[..., Job]:
     def place_one(target: str, *, handle: bool = False) -> Job:
         job, context = world.submit(target), world.context
         attempt = Attempt(key=f"{job.id}-1", job_id=job.id, number=1, target=target)
-        seen = context.targets.placements(target)
-        placed = context.jobs.place(job, attempt, reason="", now=time.time(), seen=seen)
+        placements = context.targets.placements(target)
+        placed = context.jobs.place(job, attempt, reason="", now=time.time(), placements=placements)
         if handle:
             context.jobs.change_attempt(attempt.key, {"handle": f"handle of {attempt.key}"})
         return placed

@@ -46,7 +46,7 @@ def test_a_target_with_a_silent_launch_is_checked_soon(world: World) -> None:
     world.checks.start_due(world.targets.refresh())
     world.executors.run()
     entry = world.table.add(Attempt(key="a", job_id="a", number=1, target="t"))
-    for event in (AttemptEvent.LAUNCH_BEGUN, AttemptEvent.LAUNCHED, AttemptEvent.SILENCE):
+    for event in (AttemptEvent.LAUNCH_STARTED, AttemptEvent.LAUNCHED, AttemptEvent.SILENCE):
         entry = world.table.apply(entry, event) or entry
     world.clock.time += 3.01
     world.checks.start_due(world.targets.refresh())

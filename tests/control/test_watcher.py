@@ -45,7 +45,7 @@ def launch(world: World) -> Callable[..., Job]:
         attempt = world.attempt(job)
         entry = world.table.get(attempt.key)
         assert entry is not None
-        entry = world.table.apply(entry, AttemptEvent.LAUNCH_BEGUN) or entry
+        entry = world.table.apply(entry, AttemptEvent.LAUNCH_STARTED) or entry
         world.table.apply(entry, AttemptEvent.LAUNCHED)
         world.context.jobs.change_attempt(attempt.key, {"handle": attempt.key})
         for event in (Event.PREPARING, Event.STARTED):

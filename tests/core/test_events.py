@@ -119,17 +119,17 @@ def test_runs_do_not_hold_each_other_back_and_jobs_are_never_held_back() -> None
 
 
 def test_at_any_rate_there_is_one_metric_per_run_and_interval_and_the_last_one_comes() -> None:
-    chance, seconds = random.Random(13), 0.25
+    rng, seconds = random.Random(13), 0.25
     coalescer, now, version = Coalescer(seconds), 0.0, 0
     published: dict[str, list[tuple[float, int | None]]] = {"a": [], "b": []}
     newest: dict[str, int] = {}
     while now < 60:
-        next_offer_at = now + chance.choice((0.001, 0.02, 0.3))
+        next_offer_at = now + rng.choice((0.001, 0.02, 0.3))
         while coalescer.next_at is not None and coalescer.next_at <= next_offer_at:
             now = coalescer.next_at
             for change in coalescer.due(now):
                 published[change.id].append((now, change.version))
-        now, version, run = next_offer_at, version + 1, chance.choice("ab")
+        now, version, run = next_offer_at, version + 1, rng.choice("ab")
         newest[run] = version
         if coalescer.offer(metric(run, version), now):
             published[run].append((now, version))

@@ -47,9 +47,9 @@ def test_a_manifest_is_decoded_to_the_same_manifest(manifest: Manifest) -> None:
 
 
 @given(_MANIFESTS, st.randoms())
-def test_the_order_of_entries_does_not_change_the_digest(manifest: Manifest, chance: Any) -> None:
+def test_the_order_of_entries_does_not_change_the_digest(manifest: Manifest, rng: Any) -> None:
     shuffled = list(manifest.entries)
-    chance.shuffle(shuffled)
+    rng.shuffle(shuffled)
     assert Manifest(tuple(shuffled)).encode() == manifest.encode()
 
 

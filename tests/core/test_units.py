@@ -59,8 +59,8 @@ def test_unsafe_names_are_refused(name: str) -> None:
 
 
 @given(st.integers(0, 8), st.randoms(use_true_random=False))
-def test_generated_names_are_valid(tries: int, chance: random.Random) -> None:
-    check_name(suggest_name(chance, tries=tries))
+def test_generated_names_are_valid(tries: int, rng: random.Random) -> None:
+    check_name(suggest_name(rng, tries=tries))
 
 
 def test_ids_sort_by_time_and_have_32_digits() -> None:

@@ -101,14 +101,17 @@ def _prepared_server(folder: Path) -> Generator[tuple[Api, dict[str, str]]]:
             api.submit("/bin/sleep", "1800", name=f"first-{number}", priority=1000, cpus=cpus)
             for number in range(2)
         ]
-        spared = ["kept", *(job[key] for job in (done, running, *first) for key in ("id", "name"))]
+        protected = [
+            "kept",
+            *(job[key] for job in (done, running, *first) for key in ("id", "name")),
+        ]
         key = next((api.home / "targets/local/launches").iterdir()).name
         variables = {
             "FUZZ_TOKEN": api.token,
             "FUZZ_ATTEMPT": key,
             "FUZZ_RUNNER_KEY": api.runner_key(key),
             "FUZZ_PROOF": str(proof.__file__),
-            "FUZZ_SPARED": json.dumps(spared),
+            "FUZZ_PROTECTED": json.dumps(protected),
             "FUZZ_HOOKS": str(_FOLDER / "hooks.py"),
         }
         try:

@@ -17,7 +17,7 @@ _SHARE = float(os.environ["FUZZ_SHARE"])
 proof = SourceFileLoader("proof", os.environ["FUZZ_PROOF"]).load_module()
 _ATTEMPT = os.environ["FUZZ_ATTEMPT"]
 _RUNNER_KEY = os.environ["FUZZ_RUNNER_KEY"]
-_SPARED = set(json.loads(os.environ["FUZZ_SPARED"]))  # what the cases read must not be changed
+_PROTECTED = set(json.loads(os.environ["FUZZ_PROTECTED"]))  # what the cases read
 _EXISTING = {
     "job": ["done", "held"],
     "name": ["kept", "local", "Default"],
@@ -43,17 +43,13 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
         if proof.PROOF_HEADER.lower() in map(str.lower, headers):  # without it, to be refused
             kwargs["auth"] = _prove
     elif reads_only:
-        chance = Random(repr(sorted(parameters.items())))
+        rng = Random(repr(sorted(parameters.items())))
         parameters.update(
-            {
-                name: chance.choice(_EXISTING[name])
-                for name in parameters
-                if _is_replaced(chance, name)
-            }
+            {name: rng.choice(_EXISTING[name]) for name in parameters if _is_replaced(rng, name)}
         )
     else:
         parameters.update(
-            {name: "spared" for name, value in parameters.items() if value in _SPARED}
+            {name: "protected" for name, value in parameters.items() if value in _PROTECTED}
         )
 
 
@@ -70,5 +66,5 @@ def _prove(request: Any) -> Any:
     return request
 
 
-def _is_replaced(chance: Random, name: str) -> bool:
-    return name in _EXISTING and chance.random() < _SHARE
+def _is_replaced(rng: Random, name: str) -> bool:
+    return name in _EXISTING and rng.random() < _SHARE

@@ -183,7 +183,7 @@ READS: dict[str, tuple[Any, Callable[[Connection], object]]] = {
     "version": (_VERSION, lambda connection: look_at_version(Model(connection, _MODEL)["1"])),
     "files": ([_FILE], lambda connection: ModelVersion(connection, _VERSION).files()),
     "alias": (_VERSION, lambda connection: ModelVersion(connection, _VERSION).alias("best")),
-    "whole": ({"whole": True}, lambda connection: Uploads(connection).is_whole("d")),
+    "complete": ({"complete": True}, lambda connection: Uploads(connection).is_complete("d")),
     "missing": ({"missing": ["d"]}, lambda connection: set(Uploads(connection).missing({"d": 1}))),
 }
 

@@ -14,7 +14,7 @@ from hypothesis import example, given
 
 from retarget.runner.errors import Unprepared, Unreachable
 from retarget.runner.folder import Folder, Journal
-from retarget.runner.host import grace_of, observe, parse_gpus
+from retarget.runner.host import observe, parse_gpus, read_grace_seconds
 from retarget.runner.keep import parse_choice
 from retarget.runner.outputs import Collector
 from retarget.runner.proof import (
@@ -157,7 +157,7 @@ def test_the_runners_record_of_the_exit(content: bytes) -> None:
 def test_a_launch_whose_file_was_overwritten_can_be_canceled(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "launch.json").write_bytes(content)
-        assert grace_of(name) is not None
+        assert read_grace_seconds(name) is not None
 
 
 @given(noise(b'\n"outputs/a"\n"outputs/\\udcff"\n', b'"outputs/\\ud800"\n["a"]\n{"a":1}\n'))
@@ -170,9 +170,9 @@ def test_a_killed_runners_record_of_sent_files(client: Server, content: bytes) -
         output.parent.mkdir(parents=True)
         output.touch()
         collector = Collector(Folder(name))
-        collector.send(client, settled=0.0)
+        collector.send(client, min_age_seconds=0.0)
         output.unlink()
-        assert "outputs/new" in collector.gone(client)
+        assert "outputs/new" in collector.find_removed(client)
 
 
 @given(noise(b'{"outputs/a": [3, 1700000000000000000], "outputs/b": [0, 1]}'))
@@ -181,8 +181,8 @@ def test_the_record_of_files_that_came_with_the_code(content: bytes) -> None:
         (Path(name) / "initial_files.json").write_bytes(content)
         (Path(name) / "work" / "outputs").mkdir(parents=True)
         (Path(name) / "work" / "outputs" / "new").touch()
-        fresh = Collector(Folder(name))._fresh(("outputs",), 0.0)  # pyright: ignore[reportPrivateUsage]
-        assert [path for path, _, _ in fresh] == ["outputs/new"]
+        files = Collector(Folder(name))._changed_files(("outputs",), 0.0)  # pyright: ignore[reportPrivateUsage]
+        assert [path for path, _, _ in files] == ["outputs/new"]
 
 
 @given(noise(b'{"files": [["a", 1]], "missed": [["b", 1, 2, "c"]], "unmatched": ["*.d"]}'))

@@ -102,7 +102,13 @@ def test_lines_that_scripts_log(content: bytes) -> None:
                 "events": [
                     {"seq": 1, "at": 1.5, "kind": "preparing", "node": "n"},
                     {"seq": 2, "at": 2, "kind": "exited", "reason": "", "exit_code": 0},
-                    {"seq": 3, "at": 2, "kind": "finished", "outcome": "failed", "gone": ["a"]},
+                    {
+                        "seq": 3,
+                        "at": 2,
+                        "kind": "finished",
+                        "outcome": "failed",
+                        "removed_outputs": ["a"],
+                    },
                 ]
             }
         ).encode()

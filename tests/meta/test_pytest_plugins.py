@@ -11,7 +11,7 @@ import pytest
 
 from tests.chaos import test_stages
 from tests.durations import report, summary
-from tests.everything import left_to_everything
+from tests.everything import select_for_everything
 
 _ROOT = Path(__file__).parents[2]
 
@@ -93,7 +93,7 @@ def test_each_clause_of_the_contract_always_runs_locally_and_some_elsewhere() ->
     )
     contract = [f"{place}::test_{n}" for n in range(70) for place in (local, docker, podman, ssh)]
     own = [f"{docker}::test_own", f"{ssh}::test_other"]
-    remaining = {*contract, *own} - left_to_everything([*contract, *own])
+    remaining = {*contract, *own} - select_for_everything([*contract, *own])
     assert sum(test.startswith(local) for test in remaining) == 70
     assert sum(test.startswith(docker) for test in remaining) in range(15, 35)
     assert sum(test.startswith(ssh) for test in remaining) in range(15, 35)
@@ -104,19 +104,19 @@ def test_each_clause_of_the_contract_always_runs_locally_and_some_elsewhere() ->
 def test_each_test_of_the_store_always_runs_on_one_database() -> None:
     databases = ("sqlite", "postgresql")
     tests = [f"tests/store/test_a.py::test_{n}[{name}-x]" for n in range(100) for name in databases]
-    remaining = {*tests} - left_to_everything([*tests, "tests/store/test_b.py::test_c[sqlite]"])
+    remaining = {*tests} - select_for_everything([*tests, "tests/store/test_b.py::test_c[sqlite]"])
     assert len({test.partition("[")[0] for test in remaining}) == len(remaining) == 100
     assert sum("sqlite" in test for test in remaining) in range(30, 70)
-    without = {*tests} - left_to_everything(tests, has_postgresql=False)
+    without = {*tests} - select_for_everything(tests, has_postgresql=False)
     assert all("sqlite" in test for test in without)
 
 
 def test_what_runs_on_podman_alone_always_runs() -> None:
-    assert left_to_everything(["t.py::test_a[podman]", "t.py::test_a[docker]"]) == {
+    assert select_for_everything(["t.py::test_a[podman]", "t.py::test_a[docker]"]) == {
         "t.py::test_a[podman]"
     }
-    assert left_to_everything(["t.py::test_a[skinny-old]"]) == set()
-    assert left_to_everything(["t.py::test_podman", "t.py::TestPodman::test_b"]) == set()
+    assert select_for_everything(["t.py::test_a[skinny-old]"]) == set()
+    assert select_for_everything(["t.py::test_podman", "t.py::TestPodman::test_b"]) == set()
 
 
 def test_every_pair_of_kills_always_runs() -> None:
@@ -125,7 +125,7 @@ def test_every_pair_of_kills_always_runs() -> None:
     stages = [name for name in vars(test_stages) if name.startswith("test_")]
     tests = [f"tests/chaos/test_stages.py::{stage}[{kill}]" for stage in stages for kill in kills]
     remaining = [
-        test.rpartition("::")[2] for test in tests if test not in left_to_everything(tests)
+        test.rpartition("::")[2] for test in tests if test not in select_for_everything(tests)
     ]
     factors = [
         {"stage": test.partition("[")[0]} | {part: part in test.partition("[")[2] for part in parts}
@@ -137,6 +137,6 @@ def test_every_pair_of_kills_always_runs() -> None:
         assert shown == {*product(levels[first], levels[second])}
     assert len(remaining) == 2 * len(stages)
     # a test that is run alone, such as again after a failure, is chosen as among all
-    assert {test for test in tests if not left_to_everything([test])} == {
-        test for test in tests if test not in left_to_everything(tests)
+    assert {test for test in tests if not select_for_everything([test])} == {
+        test for test in tests if test not in select_for_everything(tests)
     }

@@ -110,17 +110,17 @@ def _pairs(values: dict[str, str]) -> list[dict[str, str]]:
     return [{"key": key, "value": value} for key, value in values.items()]
 
 
-def _described(dice: random.Random) -> dict[str, Any]:
+def _described(rng: random.Random) -> dict[str, Any]:
     def some(values: list[Any]) -> dict[str, Any]:
-        return {key: dice.choice(values) for key in dice.sample(KEYS, dice.randrange(5))}
+        return {key: rng.choice(values) for key in rng.sample(KEYS, rng.randrange(5))}
 
     return {
-        "experiment": dice.randrange(2),
-        "name": dice.choice(["alpha", "Alpha", "beta 2", "é"]),
-        "user": dice.choice(["me", "you"]),
-        "status": dice.choice(STATUSES),
-        "end": dice.randrange(1, 4),
-        "deleted": dice.random() < 0.2,
+        "experiment": rng.randrange(2),
+        "name": rng.choice(["alpha", "Alpha", "beta 2", "é"]),
+        "user": rng.choice(["me", "you"]),
+        "status": rng.choice(STATUSES),
+        "end": rng.randrange(1, 4),
+        "deleted": rng.random() < 0.2,
         "metrics": some(NUMBERS),
         "params": some(STRINGS[1:]),
         "tags": some(STRINGS),
@@ -130,8 +130,8 @@ def _described(dice: random.Random) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def fixtures(mlflow_server: str, our_server: Api) -> tuple[SearchFixture, SearchFixture]:
     """The same runs on MLflow's server and on Retarget's."""
-    dice = random.Random(3)
-    descriptions = [_described(dice) for _ in range(40)]
+    rng = random.Random(3)
+    descriptions = [_described(rng) for _ in range(40)]
     retarget_server = Server(our_server.url, our_server.token)
     return make(Server(mlflow_server), descriptions), make(retarget_server, descriptions)
 

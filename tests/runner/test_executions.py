@@ -14,7 +14,7 @@ import pytest
 from retarget.core.environments import Environment
 from retarget.runner import folder_socket
 from retarget.runner.exec_frames import EXIT, INPUT, OUTPUT, START, Frames, pack
-from retarget.runner.processes import look
+from retarget.runner.processes import read_process
 from tests.runner.engines import ContainerEngine
 from tests.runner.harness import PATIENCE, HarnessLaunch, RunnerHarness
 from tests.testbeds.engines import IMAGE
@@ -165,7 +165,7 @@ def test_a_command_of_a_killed_runner_is_ended_by_the_next_one(harness: RunnerHa
         assert _frames(connection) == []
     launch.runner = None
     assert launch.finish().finished["outcome"] == "lost"
-    assert look(pid) is None
+    assert read_process(pid) is None
 
 
 def test_a_command_runs_in_the_container_of_its_rank(

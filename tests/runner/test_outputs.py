@@ -7,7 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retarget.runner.outputs import shown
+from retarget.runner.outputs import printable_path
 from retarget.testing import Receiver
 from tests.runner.harness import PATIENCE, RunnerHarness
 
@@ -61,12 +61,12 @@ def test_no_two_names_become_one(harness: RunnerHarness) -> None:
 @given(st.lists(st.binary(min_size=1).filter(lambda name: b"\0" not in name), min_size=2))
 def test_different_paths_are_shown_differently(names: list[bytes]) -> None:
     paths = {os.fsdecode(name) for name in names}
-    assert len({shown(path) for path in paths}) == len(paths)
+    assert len({printable_path(path) for path in paths}) == len(paths)
 
 
 @given(st.lists(st.text(alphabet="\\xf\udcff", min_size=1, max_size=8), min_size=2))
 def test_similar_paths_are_shown_differently(paths: list[str]) -> None:
-    assert len({shown(path) for path in paths}) == len(set(paths))
+    assert len({printable_path(path) for path in paths}) == len(set(paths))
 
 
 def test_outputs_that_were_collected_and_then_removed_are_reported(harness: RunnerHarness) -> None:
@@ -81,7 +81,7 @@ def test_outputs_that_were_collected_and_then_removed_are_reported(harness: Runn
     launch = harness.launch("python", "-c", code).start()
     harness.receiver.wait(launch.key, lambda reports: len(reports.outputs) == 2, timeout=PATIENCE)
     (launch.folder / "work/logs/go").touch()
-    assert launch.finish().finished["gone"] == ["outputs/plain", r"outputs/\xff"]
+    assert launch.finish().finished["removed_outputs"] == ["outputs/plain", r"outputs/\xff"]
 
 
 def test_files_that_came_with_the_code_are_outputs_only_if_changed(

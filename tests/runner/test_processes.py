@@ -54,16 +54,16 @@ def test_a_zombie_is_not_a_process(child: subprocess.Popen[bytes]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(("grace", "end"), [(5, signal.SIGTERM), (0, signal.SIGKILL)])
+@pytest.mark.parametrize(("grace_seconds", "end"), [(5, signal.SIGTERM), (0, signal.SIGKILL)])
 def test_a_process_gets_term_and_after_the_grace_kill(
-    child: subprocess.Popen[bytes], grace: float, end: int
+    child: subprocess.Popen[bytes], grace_seconds: float, end: int
 ) -> None:
-    processes.end(lambda: _only(child), grace, child.poll)
+    processes.end(lambda: _only(child), grace_seconds, child.poll)
     assert child.wait(200) == -end
 
 
 def _only(child: subprocess.Popen[bytes]) -> list[processes.Process]:
-    process = processes.look(child.pid)
+    process = processes.read_process(child.pid)
     return [process] if process else []
 
 
@@ -82,7 +82,7 @@ def test_a_daemon_with_a_cleared_environment_is_found_by_the_files_it_uses(
     pid = int(launch.wait_for_output("output", b"\n").stream())
     launch.kill()
     launch.start().finish()
-    assert processes.look(pid) is None
+    assert processes.read_process(pid) is None
 
 
 def test_who_looks_at_the_files_of_a_launch_is_no_leftover(tmp_path: Path) -> None:

@@ -279,7 +279,7 @@ def test_artifacts_arrive_while_the_script_runs_and_again_when_replaced(
     (launch.folder / "work/logs/go").touch()
     reports = launch.finish()
     assert reports.outputs["artifacts/best/model"] == b"second"
-    assert reports.finished["gone"] == []
+    assert reports.finished["removed_outputs"] == []
 
 
 def test_a_launch_without_a_server_still_logs(harness: RunnerHarness) -> None:

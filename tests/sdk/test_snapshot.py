@@ -29,7 +29,7 @@ class Store:
         self.files: list[str] = []
         self.digest_counts: list[int] = []
 
-    def is_whole(self, snapshot: str) -> bool:
+    def is_complete(self, snapshot: str) -> bool:
         return False
 
     def missing(self, digests: dict[str, int]) -> list[str]:

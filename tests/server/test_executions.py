@@ -20,7 +20,7 @@ from websockets.sync.client import ClientConnection, connect
 from retarget import Workspace
 from retarget.core.errors import Conflict, Invalid, NotFound
 from retarget.runner.exec_frames import END_OF_INPUT, EXIT, INPUT, OUTPUT, RESIZE, SIGNAL, START
-from retarget.runner.processes import look
+from retarget.runner.processes import read_process
 from tests.conftest import COMMAND
 from tests.server.conftest import Api, serving
 from tests.terminal import Terminal
@@ -259,7 +259,7 @@ def test_a_terminal_is_restored_when_the_client_gets_sigterm(api: Api, job: str)
         assert terminal.wait() == 143
         assert terminal.is_restored()
     pid = _pid_in(pid_file)
-    _until(lambda: look(pid) is None, "the command outlived its client")
+    _until(lambda: read_process(pid) is None, "the command outlived its client")
 
 
 # -- ends
@@ -278,7 +278,7 @@ def test_a_client_that_is_killed_hangs_up(api: Api, job: str) -> None:
         pid = _pid_in(work / name)
         process.kill()
         process.communicate()
-        _until(lambda pid=pid: look(pid) is None, f"{name} outlived its client")
+        _until(lambda pid=pid: read_process(pid) is None, f"{name} outlived its client")
     assert (work / "hung-up").exists()
 
 
@@ -297,7 +297,7 @@ def test_commands_end_when_the_script_ends(api: Api) -> None:
         assert terminal.is_restored()
     assert api.wait("short")["state"] == "succeeded"
     assert time.monotonic() - started_at < 60
-    assert look(daemon) is None
+    assert read_process(daemon) is None
 
 
 def test_a_command_ends_when_its_job_is_canceled(api: Api) -> None:
@@ -329,7 +329,7 @@ def test_a_killed_server_hangs_up_and_the_job_goes_on(tmp_path: Path) -> None:
             assert client.stderr is not None
             assert pattern.search(client.stderr.read())
         assert client.returncode == 1
-        _until(lambda: look(pid) is None, "the command outlived the server")
+        _until(lambda: read_process(pid) is None, "the command outlived the server")
     (home / "servers/main/server.json").unlink()  # of the killed server
     with serving(home) as api:
         assert api.job("night")["state"] == "running"
@@ -352,7 +352,7 @@ def test_a_command_ends_when_the_runner_is_killed(api: Api) -> None:
         subprocess.run(["pkill", "-KILL", "-f", f"run {work.parent}"], check=True)
         assert client.wait(PATIENCE) == 1
     assert api.wait("orphan")["state"] == "failed"
-    assert look(pid) is None
+    assert read_process(pid) is None
 
 
 @pytest.mark.parametrize("state", ["queued", "succeeded", "unknown"])
@@ -409,7 +409,7 @@ def test_a_command_returns_its_output_in_python(
     with own_job.execution(terminal={"rows": 5, "columns": 6, "term": "dumb"}) as execution:
         execution.send_input(b"stty size; exit\n")
         parts: list[bytes] = []
-        assert execution.carry(lambda _, part: parts.append(part)) == (0, "")
+        assert execution.communicate(lambda _, part: parts.append(part)) == (0, "")
     assert b"5 6" in b"".join(parts)
     with pytest.raises(NotFound):
         Workspace().jobs["nobody"]
@@ -512,7 +512,7 @@ def test_a_strange_request_to_a_running_command_ends_it(api: Api, job: str, mess
         websocket.send(message)
         with pytest.raises(ConnectionClosed):
             _exhaust(websocket)
-    _until(lambda: look(int(answer[1:])) is None, "the command goes on")
+    _until(lambda: read_process(int(answer[1:])) is None, "the command goes on")
 
 
 def test_a_huge_message_closes_the_connection(api: Api, job: str) -> None:
@@ -536,7 +536,7 @@ def test_a_client_that_reads_nothing_costs_bounded_memory(api: Api, job: str) ->
         assert _exec(api, job, "--", "echo", "fine").stdout == b"fine\n"
         assert _memory(api.pid) + _memory(runner) - before < 32 << 20
         websocket.socket.close()
-    _until(lambda: look(pid) is None, "the command goes on")
+    _until(lambda: read_process(pid) is None, "the command goes on")
 
 
 def test_input_that_nobody_reads_costs_bounded_memory(api: Api, job: str) -> None:

@@ -116,8 +116,8 @@ def place(jobs: Jobs, targets: Targets) -> Callable[[Job], Job]:
             allocations=(Allocation(node="n", gpus=("0", "1")),),
             created_at=50.0,
         )
-        seen = targets.placements(job.spec.target)
-        return jobs.place(job, attempt, reason="there is room", now=50.0, seen=seen)
+        placements = targets.placements(job.spec.target)
+        return jobs.place(job, attempt, reason="there is room", now=50.0, placements=placements)
 
     return place_one
 

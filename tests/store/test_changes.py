@@ -170,9 +170,9 @@ def test_a_target_that_is_attached_changed_or_detached_is_published(
     with pytest.raises(Conflict):
         targets.add(lab)
     tagged = lab.model_copy(update={"tags": {"room": "12"}})
-    assert not targets.change(tagged, before=tagged, seen=0)
+    assert not targets.change(tagged, before=tagged, placements=0)
     assert published() == []
-    assert targets.change(tagged, before=lab, seen=0)
+    assert targets.change(tagged, before=lab, placements=0)
     assert published() == [Change(Noun.TARGET, "lab")]
     targets.remove("lab", reason="detached", now=_NOW)
     assert published() == [Change(Noun.TARGET, "lab")]
@@ -199,9 +199,9 @@ def test_what_a_run_logs_is_published_by_every_way_in(
         runs.log(job.id, params={"lr": "0.2"})
     assert published() == []
     file = (f"{job.id}-{attempt.attempt}", "1-a.jsonl")
-    TrackFiles(engine).take(file, (0, 30), job.id, Logged([Metric("acc", 0.5, 1, 1)]))
+    TrackFiles(engine).log_lines(file, (0, 30), job.id, Logged([Metric("acc", 0.5, 1, 1)]))
     assert published() == of_job
-    TrackFiles(engine).take(file, (0, 30), job.id, Logged([Metric("acc", 0.5, 1, 1)]))
+    TrackFiles(engine).log_lines(file, (0, 30), job.id, Logged([Metric("acc", 0.5, 1, 1)]))
     assert published() == []  # a part of the file that was sent again
     runs.delete(job.id, now=1)
     runs.restore(job.id)

@@ -185,7 +185,7 @@ def test_one_of_two_servers_places_on_a_target(
     waiting = [add() for _ in range(8)]
     servers = [jobs, Jobs(other)] * 4
     ends = race(
-        [lambda s=s, j=j: _place(s, j, seen=0) for s, j in zip(servers, waiting, strict=True)]
+        [lambda s=s, j=j: _place(s, j, placements=0) for s, j in zip(servers, waiting, strict=True)]
     )
     (winner,) = [end for end in ends if isinstance(end, Job)]
     assert sum(isinstance(end, Conflict) for end in ends) == 7
@@ -199,7 +199,7 @@ def test_one_of_many_places_a_job(jobs: Jobs, targets: Targets, add: Add, race: 
     job = add()
     for name in "abcdef":
         targets.save(Target(name=name, kind="local"))
-    ends = race([lambda t=t: _place(jobs, job, seen=0, target=t) for t in "abcdef"])
+    ends = race([lambda t=t: _place(jobs, job, placements=0, target=t) for t in "abcdef"])
     assert sum(isinstance(end, Job) for end in ends) == 1
     assert sum(isinstance(end, Conflict) for end in ends) == 5
     assert sum(targets.placements(name) for name in "abcdef") == 1
@@ -212,7 +212,7 @@ def test_nothing_is_placed_on_a_removed_target(jobs: Jobs, targets: Targets, add
     targets.remove("local", reason="detached", now=2000.0, force=True)
     job = jobs.read(job.id).model_copy(update={"state": JobState.QUEUED})  # as it was read before
     with pytest.raises(Conflict, match="'local'"):
-        _place(jobs, job, seen=0)
+        _place(jobs, job, placements=0)
     assert jobs.read(job.id).state is JobState.FAILED
     assert jobs.attempts(job.id) == []
 
@@ -412,10 +412,10 @@ def test_the_queue_and_the_live_jobs_are_found_by_index(jobs: Jobs) -> None:
     assert "USING INDEX attempts_with_handle" in step
 
 
-def _place(jobs: Jobs, job: Job, *, seen: int, target: str = "local") -> Job:
+def _place(jobs: Jobs, job: Job, *, placements: int, target: str = "local") -> Job:
     key = f"{job.id}-{target}"
     attempt = Attempt(key=key, job_id=job.id, number=1, target=target, created_at=50.0)
-    return jobs.place(job, attempt, reason="there is room", now=50.0, seen=seen)
+    return jobs.place(job, attempt, reason="there is room", now=50.0, placements=placements)
 
 
 def _plan(jobs: Jobs, query: Callable[[], Any]) -> list[str]:

@@ -226,7 +226,7 @@ def test_nothing_is_placed_under_a_lost_lease(
     before = rows_of(jobs.engine)
     with pytest.raises(Conflict):
         jobs.under(stale).place(
-            job, attempt_of(job), reason="", now=2.0, seen=targets.placements("local")
+            job, attempt_of(job), reason="", now=2.0, placements=targets.placements("local")
         )
     assert jobs.read(job.id) == job
     assert jobs.attempts(job.id) == []
@@ -276,7 +276,9 @@ def test_the_holder_of_a_lease_writes(
     first.register(A)
     own = jobs.under(take_all(first, A)["local"])
     job = add()
-    placed = own.place(job, attempt_of(job), reason="", now=2.0, seen=targets.placements("local"))
+    placed = own.place(
+        job, attempt_of(job), reason="", now=2.0, placements=targets.placements("local")
+    )
     own.change_attempt(f"{job.id}-1", {"handle": "pid 1"})
     ended = own.record(placed, Event.FAILED, reason="x", now=9.0, attempt={"ended_at": 9.0})
     own.clear_handles([f"{job.id}-1"])
@@ -300,9 +302,9 @@ def test_nothing_is_placed_on_a_locked_target(
     with locks.hold("local"):
         assert locks.held() == {"local"}
         with pytest.raises(Conflict, match="being changed"):
-            jobs.place(job, attempt_of(job), reason="", now=2.0, seen=0)
+            jobs.place(job, attempt_of(job), reason="", now=2.0, placements=0)
     assert locks.held() == set()
-    jobs.place(job, attempt_of(job), reason="", now=2.0, seen=targets.placements("local"))
+    jobs.place(job, attempt_of(job), reason="", now=2.0, placements=targets.placements("local"))
 
 
 def test_a_lock_on_a_target_excludes_other_servers(

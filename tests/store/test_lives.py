@@ -91,15 +91,19 @@ class Lives(RuleBasedStateMachine):
     @rule(job=job_ids, is_accepted=st.booleans())
     def place(self, job: str, is_accepted: bool) -> None:
         now, current = self.context.now(), self.jobs.read(job)
-        fresh = Attempt(key=new_id(now), job_id=job, number=current.attempt + 1, target="local")
-        seen = self.targets.placements("local")
+        attempt = Attempt(key=new_id(now), job_id=job, number=current.attempt + 1, target="local")
+        placements = self.targets.placements("local")
         if current.state is JobState.QUEUED:
-            self.jobs.place(current, fresh, reason="there is room", now=now, seen=seen)
+            self.jobs.place(
+                current, attempt, reason="there is room", now=now, placements=placements
+            )
             if is_accepted:
-                self.jobs.change_attempt(fresh.key, {"handle": "h"})
+                self.jobs.change_attempt(attempt.key, {"handle": "h"})
         else:
             with pytest.raises(Conflict):
-                self.jobs.place(current, fresh, reason="there is room", now=now, seen=seen)
+                self.jobs.place(
+                    current, attempt, reason="there is room", now=now, placements=placements
+                )
 
     @rule(
         job=job_ids,
@@ -117,7 +121,7 @@ class Lives(RuleBasedStateMachine):
                 "seq": attempt.events_acked + shift,
                 "at": 5.0,
                 "kind": kind,
-                "gone": [],
+                "removed_outputs": [],
             }
             event |= {"outcome": outcome, "reason": "why", "exit_code": 1}
             with suppress(Gone, Conflict):

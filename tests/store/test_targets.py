@@ -91,7 +91,7 @@ def test_a_missing_target_is_reported_with_the_existing_ones(targets: Targets) -
         targets.find,
         lambda name: targets.remove(name, reason="", now=1.0),
         lambda name: targets.change(
-            Target(name=name, kind="ssh"), before=Target(name=name, kind="ssh"), seen=0
+            Target(name=name, kind="ssh"), before=Target(name=name, kind="ssh"), placements=0
         ),
         targets.placements,
         lambda name: targets.save_check(Target(name=name, kind="ssh"), None, "", 1.0),
@@ -121,7 +121,7 @@ def test_a_target_changes(targets: Targets) -> None:
     changed = Target(
         name="local", kind="local", config={"cpus": 3}, tags={"a": "b"}, inventory=INVENTORY
     )
-    assert targets.change(changed, before=before, seen=0)
+    assert targets.change(changed, before=before, placements=0)
     assert targets.list() == [changed]
 
 
@@ -131,9 +131,9 @@ def test_a_target_that_has_changed_meanwhile_stays(
     before = targets.find("local")
     first = before.model_copy(update={"config": {"cpus": 3}})
     second = before.model_copy(update={"config": {"memory": 5}})
-    assert targets.change(first, before=before, seen=0)
-    assert not targets.change(second, before=before, seen=1)
-    assert not targets.change(second, before=first, seen=0)
+    assert targets.change(first, before=before, placements=0)
+    assert not targets.change(second, before=before, placements=1)
+    assert not targets.change(second, before=first, placements=0)
     assert targets.list() == [first]
 
 
@@ -143,13 +143,13 @@ def test_what_is_placed_meanwhile_is_seen_by_a_change(
     before, job = targets.find("local"), add("one")
     place(add("other"))
     changed = before.model_copy(update={"config": {"cpus": 3}})
-    assert not targets.change(changed, before=before, seen=0)
-    assert targets.change(changed, before=before, seen=1)
+    assert not targets.change(changed, before=before, placements=0)
+    assert targets.change(changed, before=before, placements=1)
     attempt = Attempt(
         key="b" * 32, job_id=job.id, number=1, target="local", allocations=(), created_at=1.0
     )
     with pytest.raises(Conflict, match="placed on target 'local' meanwhile"):
-        jobs.place(job, attempt, reason="", now=1.0, seen=1)
+        jobs.place(job, attempt, reason="", now=1.0, placements=1)
     assert targets.all_placements() == {"local": 2}
 
 

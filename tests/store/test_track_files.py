@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from sqlalchemy import Connection, Engine
 
 from retarget.control.context import Context
-from retarget.control.track import take_lines
+from retarget.control.track import process_lines
 from retarget.core.jobs import Job
 from retarget.runner import track_upload
 from retarget.runner.errors import Unreachable
@@ -132,7 +132,7 @@ class TrackUploads(RuleBasedStateMachine):
 
     @invariant()
     def each_line_of_a_prefix_is_taken_in_once(self) -> None:
-        size = self.store.taken(self.key, _NAME)
+        size = self.store.processed_bytes(self.key, _NAME)
         prefix = self.path.read_bytes()[:size]
         assert prefix == b"" or prefix.endswith(b"\n")
         assert self.taken == list(range(prefix.count(b"\n")))
@@ -147,6 +147,6 @@ class TrackUploads(RuleBasedStateMachine):
 
     def _take(self, offset: int, content: bytes) -> dict[str, Any]:
         context = SimpleNamespace(jobs=Jobs(self.engine), runs=Runs(self.engine), track=self.store)
-        size, refused = take_lines(cast(Context, context), self.key, _NAME, offset, content)
+        size, refused = process_lines(cast(Context, context), self.key, _NAME, offset, content)
         assert not refused
         return {"size": size, "refused": refused}

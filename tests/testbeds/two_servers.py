@@ -137,8 +137,8 @@ def running_servers(folder: Path, database: str) -> Generator[Servers]:
 
 def eventually(condition: Callable[[], bool], timeout: float = PATIENCE_SECONDS) -> float:
     """Wait for a condition. Return how many seconds it took."""
-    begun = time.monotonic()
+    started_at = time.monotonic()
     while not condition():
-        assert time.monotonic() - begun < timeout
+        assert time.monotonic() - started_at < timeout
         time.sleep(0.02)
-    return time.monotonic() - begun
+    return time.monotonic() - started_at

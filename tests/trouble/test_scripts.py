@@ -187,7 +187,7 @@ def test_a_link_that_replaces_an_output_while_it_is_collected_is_not_followed(
     (tmp_path / "launch/streams").mkdir()
     server = _Swapping(outputs / which, secret / which)
     with pytest.raises(OSError, match=r"elsewhere|Not a directory"):
-        Collector(Folder(str(tmp_path / "launch"))).send(cast(Any, server), settled=0.0)
+        Collector(Folder(str(tmp_path / "launch"))).send(cast(Any, server), min_age_seconds=0.0)
     assert b"outputs/deep/model" in server.content
     assert b"not yours" not in server.content
 

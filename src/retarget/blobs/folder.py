@@ -69,10 +69,10 @@ class Blobs:
                 return True
         except FileNotFoundError:
             return False
-        aside = self.root / "damaged"
-        aside.mkdir(exist_ok=True, mode=0o700)
-        path.rename(aside / digest)
-        _log.warning("blob %s is damaged and was moved to %s", digest, aside)
+        damaged = self.root / "damaged"
+        damaged.mkdir(exist_ok=True, mode=0o700)
+        path.rename(damaged / digest)
+        _log.warning("blob %s is damaged and was moved to %s", digest, damaged)
         return False
 
     def digests(self) -> list[str]:

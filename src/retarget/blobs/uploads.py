@@ -89,12 +89,12 @@ class Uploads:
                 field="parts",
             )
         paths = [self._part_path(upload, *part) for part in enumerate(digests, 1)]
-        with blobs.writing() as whole:
+        with blobs.writing() as blob:
             for path in paths:
                 with path.open("rb") as part:
                     while chunk := part.read(_CHUNK_BYTES):
-                        whole.write(chunk)
-            return whole.size, whole.keep()
+                        blob.write(chunk)
+            return blob.size, blob.keep()
 
     def finish(self, upload: Upload) -> None:
         """Remove the parts, and record that this upload is complete."""

@@ -66,13 +66,13 @@ def exec_(
     has_terminal = os.isatty(_STDIN) and os.isatty(_STDOUT)
     terminal = _describe_terminal() if has_terminal else None
     with job.execution(command, rank=rank, node=node, terminal=terminal) as execution:
-        code, reason = _carry(execution, has_terminal=has_terminal)
+        code, reason = _communicate(execution, has_terminal=has_terminal)
     if reason:
         print_status(f"{job.name}: {reason}", "red")
     raise typer.Exit(code)
 
 
-def _carry(execution: "Execution", *, has_terminal: bool) -> tuple[int, str]:
+def _communicate(execution: "Execution", *, has_terminal: bool) -> tuple[int, str]:
     """Connect this process with the command until that has ended."""
     with _signals() as (signals, numbers), _raw_terminal(has_terminal):
         interrupts = 0
@@ -90,7 +90,7 @@ def _carry(execution: "Execution", *, has_terminal: bool) -> tuple[int, str]:
                         raise KeyboardInterrupt
                     execution.signal("INT")
 
-        return execution.carry(_write, stdin=_STDIN, wake=signals, woken=handle_signals)
+        return execution.communicate(_write, stdin=_STDIN, wake=signals, on_wake=handle_signals)
 
 
 def _write(kind: int, content: bytes) -> None:

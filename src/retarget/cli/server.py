@@ -105,8 +105,8 @@ def _stop(home: "Home", name: str, server: "ServerInfo | None") -> None:
         _request_stop(home, server)
     if not wait_until_stopped(home.server(name), server, timeout=_STOP_TIMEOUT_SECONDS):
         raise RetargetError(f"the server did not stop within {_STOP_TIMEOUT_SECONDS:.0f} s")
-    which = "Server" if name == DEFAULT_SERVER else f"Server {name!r}"
-    print_status(f"{which} stopped. Running jobs continue.", "dim")
+    title = "Server" if name == DEFAULT_SERVER else f"Server {name!r}"
+    print_status(f"{title} stopped. Running jobs continue.", "dim")
 
 
 @app.command()

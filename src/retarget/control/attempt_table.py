@@ -21,7 +21,7 @@ class AttemptPhase(StrEnum):
 
 
 class AttemptEvent(StrEnum):
-    LAUNCH_BEGUN = "launch begun"
+    LAUNCH_STARTED = "launch started"
     NOTHING_STARTED = "nothing started"  # for certain: no launch before this one reached its target
     LAUNCH_FAILED = "launch failed"  # it may have reached its target
     LAUNCHED = "launched"
@@ -33,8 +33,8 @@ class AttemptEvent(StrEnum):
 
 P, E = AttemptPhase, AttemptEvent
 TRANSITIONS: dict[tuple[AttemptPhase, AttemptEvent], AttemptPhase] = {
-    (P.PLACED, E.LAUNCH_BEGUN): P.LAUNCHING,
-    (P.UNCONFIRMED, E.LAUNCH_BEGUN): P.LAUNCHING,
+    (P.PLACED, E.LAUNCH_STARTED): P.LAUNCHING,
+    (P.UNCONFIRMED, E.LAUNCH_STARTED): P.LAUNCHING,
     (P.LAUNCHING, E.LAUNCHED): P.WATCHED,
     (P.LAUNCHING, E.SETTINGS_CHANGED): P.OUTDATED,
     (P.OUTDATED, E.LAUNCHED): P.UNCONFIRMED,  # looked up again, with the new settings
@@ -131,7 +131,7 @@ class AttemptTable:
             after = replace(
                 current,
                 phase=phase,
-                serial=next(self._serials) if event is E.LAUNCH_BEGUN else current.serial,
+                serial=next(self._serials) if event is E.LAUNCH_STARTED else current.serial,
                 not_before=not_before,
                 explains_silence=current.explains_silence
                 if explains_silence is None
@@ -152,7 +152,7 @@ class AttemptTable:
                 (
                     entry.not_before
                     for entry in self._entries.values()
-                    if (entry.phase, E.LAUNCH_BEGUN) in TRANSITIONS
+                    if (entry.phase, E.LAUNCH_STARTED) in TRANSITIONS
                 ),
                 default=math.inf,
             )

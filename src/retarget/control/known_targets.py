@@ -90,7 +90,7 @@ class KnownTargets:
         return self._targets.get(name) or self._context.targets.find(name)
 
     def placements(self, name: str) -> int:
-        """Return how many attempts were ever placed on a target: the `seen` of `Jobs.place`."""
+        """Return how many attempts were ever placed on a target, as `Jobs.place` needs it."""
         return self._placements.get(name, -1)
 
     def count_placement(self, name: str) -> None:

@@ -47,7 +47,7 @@ class _Task:
     attempt: Attempt
     entry: Entry
     is_first: bool  # nothing of the attempt has reached its target
-    begun_at: float  # by the clock of the table
+    started_at: float  # by the clock of the table
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Launcher:
             before = self._table.get(attempt.key)
             if before is None or not _is_due(job, before, now):
                 continue
-            entry = self._table.apply(before, AttemptEvent.LAUNCH_BEGUN)
+            entry = self._table.apply(before, AttemptEvent.LAUNCH_STARTED)
             if entry is not None:
                 is_first = before.phase is AttemptPhase.PLACED
                 context = self._targets.context(attempt.target)
@@ -110,7 +110,7 @@ class Launcher:
     def _run(self, task: _Task) -> None:
         outcome = _Outcome(AttemptEvent.LAUNCH_FAILED)
         try:
-            outcome = self._try(self._fresh(task))
+            outcome = self._try(self._refreshed(task))
         except Gone:
             pass  # it ended while this launch was waiting for a thread
         finally:
@@ -124,12 +124,12 @@ class Launcher:
                 explains_silence=outcome.explains_silence,
             )
 
-    def _fresh(self, task: _Task) -> _Task:
+    def _refreshed(self, task: _Task) -> _Task:
         """Return a launch with the attempt as it is now, or raise Gone if it has ended."""
-        if self._table.clock() - task.begun_at <= _FRESH_SECONDS:
+        if self._table.clock() - task.started_at <= _FRESH_SECONDS:
             return task
         job, attempt = current_attempt(task.context, task.attempt.key)
-        return replace(task, job=job, attempt=attempt, begun_at=self._table.clock())
+        return replace(task, job=job, attempt=attempt, started_at=self._table.clock())
 
     def _try(self, task: _Task) -> _Outcome:
         """Launch an attempt, or launch it again: then its runner learns this server's address."""
@@ -190,7 +190,7 @@ class Launcher:
         if (
             nothing_started
             and is_ready
-            and self._checks.is_unavailable(task.context, task.attempt, since=task.begun_at)
+            and self._checks.is_unavailable(task.context, task.attempt, since=task.started_at)
             and self._unplace(task, error)
         ):
             return outcome

@@ -82,7 +82,7 @@ class Placer:
             attempt,
             reason=f"starting the runner on {target.name}",
             now=now,
-            seen=self._targets.placements(target.name),
+            placements=self._targets.placements(target.name),
         )
         self._table.add(attempt)
         return placed, attempt

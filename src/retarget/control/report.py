@@ -101,7 +101,7 @@ def _take(
             applied.append(AppliedEvent(verdict.event, job))
         if verdict is not None and verdict.event in _FINAL_EVENTS:
             change |= {"ended_at": now, "exit_code": verdict.exit_code, "reason": event["reason"]}
-            if removed := event.get("gone"):
+            if removed := event.get("removed_outputs"):
                 context.outputs.remove(before.id, before.attempt, *removed)
             break  # events after the end belong to no attempt
     _write(context, before, attempt, applied, change)

@@ -221,11 +221,11 @@ def _check_unique(names: Sequence[str]) -> None:
 
 def _names(specs: Sequence[JobSpec], tries: int) -> list[str]:
     """Return unique names: those of the specs, and generated ones for specs without a name."""
-    chance, names = random.Random(), list[str]()
+    rng, names = random.Random(), list[str]()
     for spec in specs:
         name, name_tries = spec.name, tries
         while name is None or (spec.name is None and name in names):
-            name, name_tries = suggest_name(chance, tries=name_tries), name_tries + 1
+            name, name_tries = suggest_name(rng, tries=name_tries), name_tries + 1
         names.append(name)
     return names
 

@@ -33,7 +33,7 @@ class TargetChecks:
         self._table = table
         self._executors = executors
         self._targets = targets
-        self._begun_at: dict[str, float] = {}  # when this server last began to check a target
+        self._started_at: dict[str, float] = {}  # when this server last started a check of a target
         # of the last check of each target: when it began, and what it returned
         self._results: dict[str, tuple[float, Inventory | None]] = {}
         self._locks = defaultdict[str, threading.Lock](threading.Lock)
@@ -42,9 +42,9 @@ class TargetChecks:
         """Start a check of the targets that are due for one."""
         now, silent = self._table.clock(), self._table.silent_targets()
         for target in targets:
-            begun_at = self._begun_at.get(target.name)
-            if begun_at is None or now - begun_at > _recheck_seconds(target, silent):
-                self._begun_at[target.name] = now
+            started_at = self._started_at.get(target.name)
+            if started_at is None or now - started_at > _recheck_seconds(target, silent):
+                self._started_at[target.name] = now
                 self._executors.submit(
                     target.name,
                     Lane.WATCH,
@@ -55,13 +55,13 @@ class TargetChecks:
     def is_unavailable(self, context: Context, attempt: Attempt, *, since: float) -> bool:
         """Return whether a node of the attempt is unavailable, as of a check that began `since`."""
         with self._locks[attempt.target]:
-            begun_at, inventory = self._results.get(attempt.target, (-math.inf, None))
-            if begun_at < since:
-                begun_at = self._begun_at[attempt.target] = self._table.clock()
+            started_at, inventory = self._results.get(attempt.target, (-math.inf, None))
+            if started_at < since:
+                started_at = self._started_at[attempt.target] = self._table.clock()
                 inventory = None
                 with suppress(TargetUnreachable):
                     inventory = check(context, context.targets.find(attempt.target))
-                self._results[attempt.target] = begun_at, inventory
+                self._results[attempt.target] = started_at, inventory
         if inventory is None:
             return True
         available = {node.name for node in inventory.nodes if node.is_ready}

@@ -102,12 +102,12 @@ def _merge(stored: Any, value: Any) -> Any:
 
 def _replace(context: Context, before: Target, changed: Target) -> bool:
     """Store a changed target; return False if another change or placement came first."""
-    seen = context.targets.placements(before.name)
+    placements = context.targets.placements(before.name)
     if changed.config != before.config:
         with suppress(RetargetError, OSError):  # the old settings may be wrong
             _clean_up(context, context.connect(before), before.name)
         _check_jobs_reachable(context, changed)
-    return context.targets.change(changed, before=before, seen=seen)
+    return context.targets.change(changed, before=before, placements=placements)
 
 
 @contextmanager

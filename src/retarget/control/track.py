@@ -20,7 +20,7 @@ _INT64_LIMIT = 1 << 63
 _MAX_MESSAGES = 20
 
 
-def take_lines(
+def process_lines(
     context: Context, key: str, name: str, offset: int, content: bytes
 ) -> tuple[int, list[str]]:
     """Process the new lines of an attempt's file. `content` begins at `offset`.
@@ -30,14 +30,14 @@ def take_lines(
     if not _NAME.fullmatch(name):
         raise Invalid(f"name: {name[:80]!r} is not a valid name for a track file", field="name")
     job, _ = current_attempt(context, key)
-    taken = context.track.taken(key, name)
-    whole = content[: content.rfind(b"\n") + 1]
-    if not offset <= taken < offset + len(whole):
-        return taken, []
-    logged, refused = parse_lines(whole[taken - offset :])
-    sizes = (taken, offset + len(whole))
-    refused += context.track.take((key, name), sizes, job.id, logged)
-    return context.track.taken(key, name), refused[:_MAX_MESSAGES]
+    processed = context.track.processed_bytes(key, name)
+    complete = content[: content.rfind(b"\n") + 1]
+    if not offset <= processed < offset + len(complete):
+        return processed, []
+    logged, refused = parse_lines(complete[processed - offset :])
+    sizes = (processed, offset + len(complete))
+    refused += context.track.log_lines((key, name), sizes, job.id, logged)
+    return context.track.processed_bytes(key, name), refused[:_MAX_MESSAGES]
 
 
 def keep_files(

@@ -14,14 +14,14 @@ _MAX_GUESSES = 2000  # files of a folder that a missing one is compared with
 def explain_file(path: str, reason: str, spec: JobSpec, files: Sequence[str]) -> str:
     """Return what to do about a missing file with this relative path."""
     folder = notebook_folder(reason)
-    inside = normpath(join(folder or "", path))
-    if inside == ".." or inside.startswith("../"):
-        return _outside(path, inside, spec, is_notebook=folder is not None)
-    guess = _similar(inside, files)
+    path_in_code = normpath(join(folder or "", path))
+    if path_in_code == ".." or path_in_code.startswith("../"):
+        return _outside(path, path_in_code, spec, is_notebook=folder is not None)
+    guess = _similar(path_in_code, files)
     question = f"; did you mean {guess}?" if guess else ""
     start = "a copy of the code folder" if folder is None else "its own folder there"
-    what = "script" if folder is None else "notebook"
-    where = f"the {what} starts in {start}, and relative paths begin there"
+    program = "script" if folder is None else "notebook"
+    where = f"the {program} starts in {start}, and relative paths begin there"
     return f"{path} is not among the files that were sent{question or f'; {where}'}"
 
 
@@ -31,8 +31,8 @@ def explain_no_input(spec: JobSpec) -> str:
     excluded = [row.path for row in spec.excluded if row.rule != ALWAYS and row.path != OTHERS]
     if excluded:
         return f"{hint}, without {_listed(excluded)}; to send a path, use --include PATH"
-    around = spec.surroundings.paths if spec.surroundings else ()
-    outside = [path for path in around if path.endswith("/")]
+    paths = spec.surroundings.paths if spec.surroundings else ()
+    outside = [path for path in paths if path.endswith("/")]
     if outside:
         return f"{hint}, not {_listed(outside)}; to send the folder above it, use --code .."
     return hint
@@ -45,19 +45,19 @@ def _listed(paths: Sequence[str]) -> str:
 
 def code_folder(spec: JobSpec) -> str:
     """Return `the code folder notebooks/`, or without its name if it is not known."""
-    around = spec.surroundings
-    return f"the code folder {around.folder}/" if around and around.folder else "the code folder"
+    folder = spec.surroundings.folder if spec.surroundings else ""
+    return f"the code folder {folder}/" if folder else "the code folder"
 
 
-def _outside(path: str, inside: str, spec: JobSpec, *, is_notebook: bool) -> str:
-    names = inside.split("/")
-    up = "/".join(name for name in names if name == "..")
+def _outside(path: str, path_in_code: str, spec: JobSpec, *, is_notebook: bool) -> str:
+    names = path_in_code.split("/")
+    parents = "/".join(name for name in names if name == "..")
     below = "/".join(name for name in names if name != "..")
     # a notebook starts in its own folder, so its paths stay true
     change = "" if is_notebook or not below else f" and open {below!r}: paths begin at that folder"
     return (
         f"{path} is outside of {code_folder(spec)}, and only that is sent; send the folder above "
-        f"it with --code {up}{change}"
+        f"it with --code {parents}{change}"
     )
 
 

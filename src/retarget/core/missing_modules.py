@@ -108,16 +108,16 @@ def _script_of(spec: JobSpec) -> str | None:
 
 
 def _in_repository(names: Sequence[str], reason: str, spec: JobSpec) -> str | None:
-    around = spec.surroundings
-    for path in around.paths if around else ():  # the nearest first
+    surroundings = spec.surroundings
+    for path in surroundings.paths if surroundings else ():  # the nearest first
         if path.rstrip("/").rpartition("/")[2].removesuffix(".py") != names[0]:
             continue
-        up = "/".join(part for part in path.split("/") if part == "..")
-        root = dirname(path.rstrip("/"))[len(up) + 1 :] or "."
+        parents = "/".join(part for part in path.split("/") if part == "..")
+        root = dirname(path.rstrip("/"))[len(parents) + 1 :] or "."
         variable = "" if notebook_folder(reason) is not None else f" --env PYTHONPATH={root}"
         return (
             f"{path} is outside of {code_folder(spec)}, so it was not sent; "
-            f"use --code {up}{variable}"
+            f"use --code {parents}{variable}"
         )
     return None
 
@@ -128,14 +128,14 @@ def _not_installed(module: str, spec: JobSpec, files: Sequence[str]) -> str:
     package = _PACKAGES.get(name, name.replace("_", "-"))
     match environment.kind:
         case "user":
-            how = f"install it with --pip {package}, or {_definition(files)}"
+            advice = f"install it with --pip {package}, or {_definition(files)}"
         case "image":
-            how = f"add it to the image, or install it on top with --pip {package}"
+            advice = f"add it to the image, or install it on top with --pip {package}"
         case "system" if environment.name:
-            how = f"add {package} to the environment {environment.name!r}"
+            advice = f"add {package} to the environment {environment.name!r}"
         case "system":
-            how = f"add {package} to its requirements, or use --pip {package}"
-    hint = f"module {name!r} is not in the job's environment; {how}"
+            advice = f"add {package} to its requirements, or use --pip {package}"
+    hint = f"module {name!r} is not in the job's environment; {advice}"
     excluded = find_module(module, spec.excluded)
     if excluded is None:
         return hint

@@ -45,10 +45,10 @@ def check_name(name: str, *, field: str = "name") -> str:
     return name
 
 
-def suggest_name(chance: random.Random, *, tries: int = 0) -> str:
+def suggest_name(rng: random.Random, *, tries: int = 0) -> str:
     """Generate a readable name. From the second try on it has a number, to find a free one."""
-    name = f"{chance.choice(_FIRST)}-{chance.choice(_SECOND)}"
-    return f"{name}-{chance.randrange(10 ** (tries + 1))}" if tries else name
+    name = f"{rng.choice(_FIRST)}-{rng.choice(_SECOND)}"
+    return f"{name}-{rng.randrange(10 ** (tries + 1))}" if tries else name
 
 
 def new_id(now: float) -> str:

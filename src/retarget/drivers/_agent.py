@@ -153,8 +153,8 @@ class AgentClient:
         self, action: str, timeout: float, attached: bytes, arguments: dict[str, Any]
     ) -> Any:
         link = await self._wait_for_link(timeout, retry_now=action == "inventory")
-        asking = link.ask({"do": action, **arguments}, attached)
-        answer = await _errors_of(self.name, timeout, asking)
+        answering = link.ask({"do": action, **arguments}, attached)
+        answer = await _errors_of(self.name, timeout, answering)
         if action == "inventory":
             self.inventory = answer
         return answer

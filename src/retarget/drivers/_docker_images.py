@@ -21,12 +21,12 @@ from retarget.core.units import show_memory
 from retarget.drivers._docker_client import client, root_cause
 from retarget.drivers._tmpdir import user_tmpdir
 from retarget.runner.error_lines import engine_sentence
-from retarget.runner.errors import Over, Refused, Unreachable
+from retarget.runner.errors import AttemptOver, Refused, Unreachable
 from retarget.runner.folder import Folder
 from retarget.runner.snapshot import Blobs, lay_out
 
 # labels of built images: the digest of the environment, and when the build started
-_ENVIRONMENT_LABEL, _STARTED_LABEL = "retarget.environment", "retarget.begun"
+_ENVIRONMENT_LABEL, _STARTED_LABEL = "retarget.environment", "retarget.started_at"
 
 _tasks: "dict[tuple[str, str], ImageTask]" = {}  # by engine and image
 _build_logs: dict[str, str] = {}  # by the key of the launch that waited for the image
@@ -252,7 +252,7 @@ class Build(ImageTask):
     def _classify(self, error: Exception) -> TargetError:
         if isinstance(error, Refused):
             return self._rejection(f"its context could not be downloaded: {error}")
-        if isinstance(error, Unreachable | Over):  # other launches may wait for it, too
+        if isinstance(error, Unreachable | AttemptOver):  # other launches may wait for it, too
             return NotReady(f"the context of {self._dockerfile} cannot be downloaded yet: {error}")
         return super()._classify(error)
 

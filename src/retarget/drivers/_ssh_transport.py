@@ -119,7 +119,7 @@ class SshTransport:
         self.seen_host_keys: dict[str, str] = {}  # the keys that hosts have shown
         self._address = address
         self._login = login
-        self._current_hop = address  # the host that is being connected to
+        self._current_host = address  # the host that is being connected to
 
     def accepts(self, host_keys: Mapping[str, str]) -> bool:
         """Return whether every key that this transport accepts is one of these."""
@@ -150,10 +150,9 @@ class SshTransport:
 
     @property
     def _name(self) -> str:
-        via = (
-            f", at jump host {self._current_hop.name}" if self._current_hop != self._address else ""
-        )
-        return f"{self._address.name}{via}"
+        if self._current_host == self._address:
+            return self._address.name
+        return f"{self._address.name}, at jump host {self._current_host.name}"
 
     async def _open(self) -> SshPipe:
         connections: list[asyncssh.SSHClientConnection] = []
@@ -163,8 +162,8 @@ class SshTransport:
                 connection.abort()
 
         try:
-            for address in [*await self._hops(), self._address]:
-                self._current_hop = address
+            for address in [*await self._jump_hosts(), self._address]:
+                self._current_host = address
                 connections.append(await self._connect(address, connections))
             command = bootstrap_command(self._login.python)
             process = await connections[-1].create_process(
@@ -175,14 +174,14 @@ class SshTransport:
             raise
         return SshPipe(process, close)
 
-    async def _hops(self) -> list[HostAddress]:
+    async def _jump_hosts(self) -> list[HostAddress]:
         """Return the jump hosts: the configured ones, or those of ~/.ssh/config."""
         jump: Any = self._login.jump
         if jump is None:
             kind: Any = asyncssh.SSHClientConnectionOptions
             options = await kind.construct(config=(), host=self._address.host, tunnel=())
             jump = options.tunnel if isinstance(options.tunnel, str) else None
-        return [parse_address(hop) for hop in jump.split(",")] if jump else []
+        return [parse_address(host) for host in jump.split(",")] if jump else []
 
     async def _connect(
         self, address: HostAddress, connections: Sequence[asyncssh.SSHClientConnection]
@@ -215,19 +214,19 @@ class SshTransport:
         """Name a host so that a jump host differs from a destination on another port of it."""
         default_ports = (None, 22)
         if (
-            self._is_hop(address)
+            self._is_jump_host(address)
             and self._login.port not in default_ports
             and address.port in default_ports
         ):
             return f"{address.host}:22"
         return address.name
 
-    def _is_hop(self, address: HostAddress) -> bool:
+    def _is_jump_host(self, address: HostAddress) -> bool:
         return address is not self._address
 
     def _credentials(self, address: HostAddress) -> dict[str, Any]:
         login = self._login
-        is_destination = not self._is_hop(address)
+        is_destination = not self._is_jump_host(address)
         options: dict[str, Any] = {
             "username": address.user or (login.user if is_destination else None),
             "port": address.port or (login.port if is_destination else None),
@@ -242,15 +241,15 @@ class SshTransport:
 
     def _explain(self, error: Exception) -> str:
         """Say what went wrong, and what to do about it."""
-        login_port = None if self._is_hop(self._current_hop) else self._login.port
-        endpoint = f"{self._current_hop.host} port {self._current_hop.port or login_port or 22}"
+        login_port = None if self._is_jump_host(self._current_host) else self._login.port
+        endpoint = f"{self._current_host.host} port {self._current_host.port or login_port or 22}"
         match error:
             case asyncssh.Error() | ValueError():
                 return self._explain_login(error, endpoint)
             case ConnectionRefusedError():
                 return f"connection refused: no SSH server listens at {endpoint}"
             case socket.gaierror():
-                return f"the name {self._current_hop.host!r} cannot be resolved: {error.strerror}"
+                return f"the name {self._current_host.host!r} cannot be resolved: {error.strerror}"
             case OSError() if error.errno in _NO_ROUTE_ERRNOS:
                 return f"no route to {endpoint}"
             case OSError() if error.errno:
@@ -260,8 +259,8 @@ class SshTransport:
 
     def _explain_login(self, error: Exception, endpoint: str) -> str:
         match error:
-            case asyncssh.HostKeyNotVerifiable() if self._expected_key(self._current_hop) is None:
-                name = shlex.quote(self._current_hop.known_hosts_name)
+            case asyncssh.HostKeyNotVerifiable() if self._expected_key(self._current_host) is None:
+                name = shlex.quote(self._current_host.known_hosts_name)
                 return (
                     "its host key is not the one in ~/.ssh/known_hosts; another machine may use "
                     f"its address. If you trust the new key: ssh-keygen -R {name}"
@@ -284,7 +283,7 @@ class SshTransport:
                 return f"login to {endpoint} failed: {error}"
 
     def _refused_credentials(self) -> str:
-        if self._login.password is not None and not self._is_hop(self._current_hop):
+        if self._login.password is not None and not self._is_jump_host(self._current_host):
             return "the password is wrong, or the host accepts no passwords"
         if self._login.key is not None:
             return "the key is not accepted"

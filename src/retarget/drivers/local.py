@@ -124,7 +124,7 @@ class Driver:
         return Handle(launch.key)
 
     def poll(self, handles: Sequence[Handle]) -> list[Observation]:
-        return [Observation.model_validate(seen) for seen in self._host().poll([*handles])]
+        return [Observation.model_validate(row) for row in self._host().poll([*handles])]
 
     def cancel(self, handle: Handle) -> None:
         with _refusals():

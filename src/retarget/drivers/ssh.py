@@ -95,8 +95,8 @@ class Config(BaseModel):
     @field_validator("jump")
     @classmethod
     def _check_jump(cls, text: str | None) -> str | None:
-        for hop in text.split(",") if text is not None else ():
-            parse_address(hop)
+        for host in text.split(",") if text is not None else ():
+            parse_address(host)
         return text
 
     @field_validator("hosts")
@@ -380,12 +380,12 @@ class Driver:
 
     def _host_keys(self) -> dict[str, str]:
         """Return the known host keys, including those of jump hosts."""
-        seen = {
+        host_keys = {
             name: key
             for _, transport in self._connections.values()
             for name, key in transport.seen_host_keys.items()
         }
-        return {**self.config.host_keys, **seen}
+        return {**self.config.host_keys, **host_keys}
 
     def _nodes_of(self, launch: Launch) -> list[str]:
         nodes = [allocation.node for allocation in launch.allocations]

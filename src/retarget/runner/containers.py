@@ -180,19 +180,19 @@ class Containers:
         return f"{title} was killed by {signal.Signals(code - 128).name}"
 
     def end(
-        self, grace: float, reap: Callable[[], object], has_commands: Callable[[], bool]
+        self, grace_seconds: float, reap: Callable[[], object], has_commands: Callable[[], bool]
     ) -> None:
         """End whatever runs in them. `has_commands`: whether a command of the engine is alive.
 
         Such a command may be about to start a container, or have output to write. It gets a
         moment for that.
         """
-        end(self.members, grace, reap)
+        end(self.members, grace_seconds, reap)
         deadline = time.monotonic() + _COMMAND_EXIT_SECONDS
         while has_commands() and time.monotonic() < deadline:
             reap()
             if self.members():
-                end(self.members, grace, reap)
+                end(self.members, grace_seconds, reap)
             time.sleep(0.01)
 
     def remove(self) -> None:

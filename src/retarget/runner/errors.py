@@ -7,7 +7,7 @@ class Unreachable(Exception):
     """No server answers, or another program does: try again."""
 
 
-class Over(Exception):
+class AttemptOver(Exception):
     """The server says that this attempt is over: it takes no more reports."""
 
 

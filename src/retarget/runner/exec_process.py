@@ -28,9 +28,13 @@ class ExecProcess:
         self._terminal = -1
         self._inner_leader = 0
         self._descriptors: List[int] = []
-        theirs: List[int] = []
+        child_descriptors: List[int] = []
         try:
-            actions = self._open(theirs) if terminal is None else self._open_terminal(theirs)
+            actions = (
+                self._open(child_descriptors)
+                if terminal is None
+                else self._open_terminal(child_descriptors)
+            )
             if terminal is not None:
                 self.resize(terminal)
             self.pid = spawn_with(argv, variables, actions)
@@ -38,7 +42,7 @@ class ExecProcess:
             self.close()
             raise
         finally:
-            for descriptor in theirs:
+            for descriptor in child_descriptors:
                 os.close(descriptor)
 
     def resize(self, size: Dict[str, Any]) -> None:
@@ -87,20 +91,20 @@ class ExecProcess:
         while self._descriptors:
             os.close(self._descriptors.pop())
 
-    def _open(self, theirs: List[int]) -> List[Any]:
+    def _open(self, child_descriptors: List[int]) -> List[Any]:
         """Open three pipes, and return the actions that pass their other ends on."""
         stdin, self.input = os.pipe()
-        stdout, their_stdout = os.pipe()
-        stderr, their_stderr = os.pipe()
-        theirs += [stdin, their_stdout, their_stderr]
+        stdout, child_stdout = os.pipe()
+        stderr, child_stderr = os.pipe()
+        child_descriptors += [stdin, child_stdout, child_stderr]
         self._keep(self.input, stdout, stderr)
         self.outputs = {stdout: OUTPUT, stderr: ERROR}
-        return [(os.POSIX_SPAWN_DUP2, theirs[number], number) for number in range(3)]
+        return [(os.POSIX_SPAWN_DUP2, child_descriptors[number], number) for number in range(3)]
 
-    def _open_terminal(self, theirs: List[int]) -> List[Any]:
+    def _open_terminal(self, child_descriptors: List[int]) -> List[Any]:
         """Open a terminal. It becomes that of the session because its leader opens it."""
         self._terminal, slave = os.openpty()
-        theirs.append(slave)
+        child_descriptors.append(slave)
         self._keep(self._terminal)
         self.input, self.outputs = self._terminal, {self._terminal: OUTPUT}
         return [

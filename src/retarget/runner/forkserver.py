@@ -116,7 +116,7 @@ class ForkServer:
         for number, since in list(self._launched_at.items()):
             if now - since > _START_SECONDS:
                 del self._launched_at[number]
-                if not _has_begun(self._pids[number]):
+                if not _has_started(self._pids[number]):
                     self._end(number)
 
     def _end(self, number: int) -> None:
@@ -248,7 +248,7 @@ def _is_open(runner: socket.socket) -> bool:
         return False
 
 
-def _has_begun(pid: int) -> bool:
+def _has_started(pid: int) -> bool:
     """Return whether the command line of a runner shows that it works on a launch."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:

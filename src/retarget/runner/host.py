@@ -35,7 +35,7 @@ _DAMAGED = (OSError, ValueError, LookupError, TypeError, RecursionError)
 _GET_FLAGS, _SET_FLAGS, _TOPDIR = 0x80086601, 0x40086602, 0x00020000  # Linux: chattr +T
 _MAX_SIZE_DIGITS = 12  # of a size in mebibytes
 _ENGINE_CACHE_SECONDS = 30.0
-_STUCK_SECONDS = 30.0  # a runner that has not stopped this long after its grace is killed
+_STUCK_SECONDS = 30.0  # a runner that has not stopped this long after its grace period is killed
 _OWN_FOLDERS = ("streams", "track")  # in a launch folder, what a runner needs
 _OWN_FILES = ("launch.json", "runner.log", "events.jsonl", "done")
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")  # neither a path nor a hidden file
@@ -112,7 +112,7 @@ class Host:
             _unlink(marker)
         if not os.path.exists(marker):
             _touch(marker)
-        elif time.time() - os.stat(marker).st_mtime > grace_of(folder) + _STUCK_SECONDS:
+        elif time.time() - os.stat(marker).st_mtime > read_grace_seconds(folder) + _STUCK_SECONDS:
             _kill_runner(folder)  # it does not react; perhaps it was stopped
             _touch(marker)  # the next runner gets the full time
         _wake_runner(os.path.join(folder, "stop"))
@@ -120,13 +120,13 @@ class Host:
 
     def forget(self, key: str, lease: dict[str, Any] | None = None) -> None:
         folder = self.folder(key)
-        gone = os.path.join(self.launches, f".{key}.gone")
+        trash = os.path.join(self.launches, f".{key}.gone")
         with self._epochs.passing(key, lease):
             try:
-                os.rename(folder, gone)
+                os.rename(folder, trash)
             except FileNotFoundError:
                 pass
-        remove_folder(gone)
+        remove_folder(trash)
 
     def diagnose(self, key: str) -> str:
         """Return the end of a launch's runner.log."""
@@ -273,7 +273,7 @@ def _has_more(folder: Folder, events_acked: int | None) -> bool:
     return last is not None and last["seq"] > events_acked
 
 
-def grace_of(folder: str) -> float:
+def read_grace_seconds(folder: str) -> float:
     """Return the seconds that a launch may take to stop."""
     try:
         with open_plain(os.path.join(folder, "launch.json")) as file:

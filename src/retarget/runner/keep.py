@@ -11,7 +11,7 @@ from retarget.runner.errors import NoSpace, Refused
 from retarget.runner.files import open_below
 from retarget.runner.folder import Folder, Journal
 from retarget.runner.keep_patterns import matches, reaches
-from retarget.runner.outputs import shown
+from retarget.runner.outputs import printable_path
 from retarget.runner.secrets import Secrets
 from retarget.runner.server import Server
 from retarget.runner.written_files import TOO_MANY, UNREADABLE, File, Missed, Written, find_written
@@ -218,7 +218,7 @@ class Keeper:
         self._missed[file.path] = Missed(file.path, 1, file.size, reason)
 
     def _name(self, path: str, server: Server) -> str:
-        return self._folder_name + self._secrets.mask_path(shown(path), server)
+        return self._folder_name + self._secrets.mask_path(printable_path(path), server)
 
     def _report(self, unmatched: list[str], server: Server) -> dict[str, Any]:
         """Return the report for the server and the user."""

@@ -69,8 +69,8 @@ class Link:
         try:
             while True:
                 kind, number, size = _HEAD.unpack(await self._reader.readexactly(_HEAD.size))
-                most = _MAX_REQUEST_BYTES if kind in (_REQUEST, _ANSWER) else _MAX_CHANNEL_BYTES
-                if size > most:
+                max_size = _MAX_REQUEST_BYTES if kind in (_REQUEST, _ANSWER) else _MAX_CHANNEL_BYTES
+                if size > max_size:
                     raise Broken(f"a frame of {size} bytes")
                 content = await self._reader.readexactly(size) if size else b""
                 self.last_seen_at = asyncio.get_running_loop().time()

@@ -12,9 +12,9 @@ class LogTimes:
 
     def __init__(self) -> None:
         self._marks: dict[str, list[tuple[int, float]]] = {}
-        self._sizes: dict[str, int] = {}  # at the last look
+        self._sizes: dict[str, int] = {}  # as recorded last
 
-    def look(self, stream: str, size: int) -> None:
+    def record_size(self, stream: str, size: int) -> None:
         """Record the size of a stream now, if it has grown."""
         if size <= self._sizes.get(stream, 0):
             return

@@ -36,17 +36,17 @@ class Collector:
         self._logged: set[str] = set()
         self._initial_files: dict[str, tuple[int, int]] | None = None
 
-    def send(self, server: Server, *, settled: float) -> None:
-        """Send every new or changed file that has not changed for `settled` seconds."""
+    def send(self, server: Server, *, min_age_seconds: float) -> None:
+        """Send every new or changed file that has not changed for `min_age_seconds`."""
         # a log that still grows may end in a half-written secret: until its end it is only streamed
-        is_growing = settled and self._secrets is not None and self._secrets.names
-        tops = ("outputs",) if is_growing else ("outputs", "logs")
-        self._send_all(server, self._fresh(tops, settled))
+        is_growing = min_age_seconds and self._secrets is not None and self._secrets.names
+        folders = ("outputs",) if is_growing else ("outputs", "logs")
+        self._send_all(server, self._changed_files(folders, min_age_seconds))
 
     def send_artifacts(self, server: Server) -> None:
         """Send every new or replaced artifact. They are complete from the start."""
         if os.path.isdir(self._full("artifacts")):
-            self._send_all(server, self._fresh(("artifacts",), 0.0))
+            self._send_all(server, self._changed_files(("artifacts",), 0.0))
 
     def paths(self) -> Iterator[str]:
         """Yield the full paths of all outputs and artifacts."""
@@ -64,11 +64,11 @@ class Collector:
 
     def name(self, path: str, server: Server) -> str:
         """Return the name of a file on the server."""
-        top, slash, rest = shown(path).partition("/")
+        top, slash, rest = printable_path(path).partition("/")
         masked = rest if self._secrets is None else self._secrets.mask_path(rest, server)
         return f"{top}{slash}{masked}"
 
-    def gone(self, server: Server) -> list[str]:
+    def find_removed(self, server: Server) -> list[str]:
         """List the files that were sent while the script ran and no longer exist."""
         paths = [path for path in self._ever_sent() if not os.path.exists(self._full(path))]
         return [self.name(path, server) for path in paths]
@@ -109,10 +109,10 @@ class Collector:
                 raise OSError(f"{path} is a link to a file elsewhere")
         return open_below(base, os.path.relpath(full, base))
 
-    def _send_all(self, server: Server, fresh: Iterator[tuple[str, int, int]]) -> None:
+    def _send_all(self, server: Server, files: Iterator[tuple[str, int, int]]) -> None:
         batch: list[tuple[str, int, int]] = []
         volume = 0
-        for path, size, changed in fresh:
+        for path, size, changed in files:
             if size >= _CHUNK_BYTES:
                 self._send(server, [(path, size, changed)])
                 continue
@@ -124,8 +124,10 @@ class Collector:
         if batch:
             self._send(server, batch)
 
-    def _fresh(self, tops: tuple[str, ...], settled: float) -> Iterator[tuple[str, int, int]]:
-        for top in tops:
+    def _changed_files(
+        self, folders: tuple[str, ...], min_age_seconds: float
+    ) -> Iterator[tuple[str, int, int]]:
+        for top in folders:
             for path in self.files(top):
                 try:
                     status = os.stat(self._full(path))
@@ -135,7 +137,7 @@ class Collector:
                     self._log_once(path, f"it cannot be read: {error.strerror}")
                     continue
                 version = (status.st_size, status.st_mtime_ns)
-                is_young = settled and time.time() - status.st_mtime < settled
+                is_young = min_age_seconds and time.time() - status.st_mtime < min_age_seconds
                 initial = self._read_initial_files().get(path)
                 if not is_young and version not in (self._sent.get(path), initial):
                     yield (path, *version)
@@ -232,13 +234,13 @@ def _parse_path(line: bytes) -> str | None:
     """Return the path in a line of `sent.jsonl`; None if it is cut short or not ours."""
     try:
         path = json.loads(line)
-        shown(path)
+        printable_path(path)
     except _DAMAGED:
         return None
     return path
 
 
-def shown(path: str) -> str:
+def printable_path(path: str) -> str:
     """Return a path as valid UTF-8. Different paths stay different.
 
     Bytes that are not UTF-8 are escaped. So are backslashes, wherever they could be mistaken.

@@ -64,16 +64,16 @@ class PackageBuilds(PackageFolders):
         self, source: str, part: str, launch: dict[str, Any], python: str
     ) -> None:
         packages = launch["own_packages"]
-        whole = any(package["with_dependencies"] for package in packages)
+        has_dependencies = any(package["with_dependencies"] for package in packages)
         # all of them if dependencies are resolved: no index may be asked for an own package
-        chosen = [package for package in packages if whole or package["build"]]
+        chosen = [package for package in packages if has_dependencies or package["build"]]
         options = [line for line in launch["environment"]["pip"] if line.startswith("--")]
         paths = [os.path.normpath(os.path.join(source, package["path"])) for package in chosen]
         requirements = os.path.join(os.path.dirname(part), "requirements.txt")
         with open(requirements, "w", encoding="utf-8") as file:
             file.write("\n".join([*options, *paths]) + "\n")
         self.variables = {**dict.fromkeys(_VERSION_VARIABLES, "0+unknown"), **self.variables}
-        extra = ["--compile-bytecode", *([] if whole else ["--no-deps"])]
+        extra = ["--compile-bytecode", *([] if has_dependencies else ["--no-deps"])]
         try:
             self._uv(
                 "pip", "install", *extra, "--python", python, "--target", part, "-r", requirements

@@ -85,13 +85,13 @@ def processes() -> list[Process]:
     listed: list[Process] = []
     for name in os.listdir("/proc"):
         if name.isdigit():
-            process = look(int(name))
+            process = read_process(int(name))
             if process is not None:
                 listed.append(process)
     return listed
 
 
-def look(pid: int) -> Process | None:
+def read_process(pid: int) -> Process | None:
     """Return the process with this pid; None if there is none, or a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -152,13 +152,15 @@ def leftovers(key: str, ranks: list[tuple[int, str]], folder: str = "") -> list[
     ]
 
 
-def end(find: Callable[[], list[Process]], grace: float, reap: Callable[[], object]) -> None:
-    """End every process that `find` returns: TERM, `grace` seconds, then KILL until none remains.
+def end(
+    find: Callable[[], list[Process]], grace_seconds: float, reap: Callable[[], object]
+) -> None:
+    """End every process that `find` returns: TERM, then KILL until none remains.
 
     Processes that start in between get no TERM while one that got it is alive: they may be
     helping it to end well.
     """
-    deadline = time.monotonic() + grace
+    deadline = time.monotonic() + grace_seconds
     signaled: set[tuple[int, str]] = set()
     while True:
         reap()
@@ -189,7 +191,7 @@ def _reachable(listed: list[Process]) -> list[Process]:
 
 
 def _is_session_of(pid: int, started: str) -> bool:
-    leader = look(pid)
+    leader = read_process(pid)
     return pid > 1 and (leader is None or leader.started == started)  # 0 and 1 are the system's
 
 

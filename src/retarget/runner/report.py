@@ -12,7 +12,7 @@ from typing import Any, Iterator
 
 from retarget.runner.command import Ranks
 from retarget.runner.durations import show_duration
-from retarget.runner.errors import Over, Refused, Unreachable
+from retarget.runner.errors import AttemptOver, Refused, Unreachable
 from retarget.runner.files import open_plain
 from retarget.runner.folder import Folder, Journal, is_full
 from retarget.runner.keep import Keeper
@@ -53,7 +53,7 @@ class Reporter:
         self._server = Server(folder, ranks.node)
         self._node = ranks.node
         self._secrets = secrets
-        self._lost_after: float | None = None
+        self._lost_after_seconds: float | None = None
         self._server_seen_at = boot_time()
         self._collector = Collector(folder, secrets)
         self._lines = Lines(folder, secrets)
@@ -70,17 +70,17 @@ class Reporter:
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
 
-    def start(self, lost_after: float | None) -> None:
+    def start(self, lost_after_seconds: float | None) -> None:
         """Report in the background. May be called again.
 
-        After `lost_after` seconds without the server, stop the script.
+        After `lost_after_seconds` without the server, stop the script.
         """
-        self._lost_after = lost_after
+        self._lost_after_seconds = lost_after_seconds
         if self._thread is None and self._server.exists:
             self._thread = threading.Thread(target=self._work, daemon=True)
             self._thread.start()
 
-    def finish(self, ending: dict[str, Any], linger: float) -> bool:
+    def finish(self, ending: dict[str, Any], linger_seconds: float) -> bool:
         """Send everything, then `ending` as the last event. False: no server for too long.
 
         The last event is written only when everything before it has arrived, so that a job never
@@ -93,10 +93,10 @@ class Reporter:
             self._journal.add("finished", **ending)
             return True
         try:
-            return self._retry(self._send_everything, linger) and self._retry(
-                lambda: self._send_ending(ending), linger
+            return self._retry(self._send_everything, linger_seconds) and self._retry(
+                lambda: self._send_ending(ending), linger_seconds
             )
-        except Over:
+        except AttemptOver:
             return True
         finally:
             self._server.keep()
@@ -106,11 +106,11 @@ class Reporter:
         self._secrets.mask_files(self._server)
         self._scan_logs()
         if self._last_error or not self._is_quick():
-            self._send_news()  # the rest takes a while: report what has happened so far
+            self._report_progress()  # the rest takes a while: report what has happened so far
         self._send_streams()
         self._lines.send(self._server, last=True)
         self._collector.send_artifacts(self._server)
-        self._collector.send(self._server, settled=0.0)
+        self._collector.send(self._server, min_age_seconds=0.0)
         self._send_kept()
 
     def _send_kept(self) -> None:
@@ -118,12 +118,14 @@ class Reporter:
         if self._keeper is None:
             self._keeper = Keeper(self._folder, self._journal, self._secrets, self._node)
         if self._keeper.choose() > _QUICK_BYTES:
-            self._send_news()
+            self._report_progress()
         self._keeper.send(self._server)
 
     def _send_ending(self, ending: dict[str, Any]) -> None:
         if self._journal.find("finished") is None:
-            self._journal.add("finished", gone=self._collector.gone(self._server), **ending)
+            self._journal.add(
+                "finished", removed_outputs=self._collector.find_removed(self._server), **ending
+            )
         self._send_streams()
         self._send_events(self._journal.seq)
         if self._events_acked < self._journal.seq:
@@ -140,8 +142,8 @@ class Reporter:
                 return False
         return True
 
-    def _retry(self, step: Any, linger: float) -> bool:
-        pauses, deadline = _pauses(), time.monotonic() + linger
+    def _retry(self, step: Any, linger_seconds: float) -> bool:
+        pauses, deadline = _pauses(), time.monotonic() + linger_seconds
         while True:
             try:
                 step()
@@ -175,14 +177,14 @@ class Reporter:
                     self._stop_signal.stop("canceled", "the folder of this launch was removed")
                     return
                 self._log_once(error)
-                self._look_at_streams()
+                self._record_sizes()
                 if self._is_lost():
-                    silence = show_duration(self._lost_after or 0.0)
+                    silence = show_duration(self._lost_after_seconds or 0.0)
                     reason = f"the server was unreachable for {silence}"
                     self._stop_signal.stop("lost", reason)
                     return
                 self._ending.wait(next(pauses))
-            except Over as over:
+            except AttemptOver as over:
                 self._stop_signal.stop("canceled", f"the server gave up this attempt: {over}")
                 return
             except Exception:  # noqa: BLE001 - the edge of a thread: the log must go on
@@ -193,13 +195,13 @@ class Reporter:
 
     def _is_lost(self) -> bool:
         silence = boot_time() - self._server_seen_at
-        return self._lost_after is not None and silence > self._lost_after
+        return self._lost_after_seconds is not None and silence > self._lost_after_seconds
 
     def _round(self) -> None:
         now = time.monotonic()
         unsent = self._journal.seq > self._events_acked
         if unsent or now - self._reported_at > _HEARTBEAT_SECONDS:
-            self._send_news()
+            self._report_progress()
         if now - self._scanned_at > _SCAN_SECONDS:
             self._scanned_at = now
             self._scan_logs()
@@ -211,9 +213,9 @@ class Reporter:
         # other nodes send their outputs once, at the end
         if now - self._collected_at > _COLLECT_SECONDS and not self._node:
             self._collected_at = now
-            self._collector.send(self._server, settled=2.0)
+            self._collector.send(self._server, min_age_seconds=2.0)
 
-    def _send_news(self) -> None:
+    def _report_progress(self) -> None:
         """Report the new events, after the lines that were logged before them.
 
         So a client that sees that the script has started has the whole log until then.
@@ -248,10 +250,10 @@ class Reporter:
         for stream, path in list(self._files.items()):
             self._send_stream_unless_refused(stream, path)
 
-    def _look_at_streams(self) -> None:
+    def _record_sizes(self) -> None:
         """Record how far the streams are now, for a server that is away."""
         for name in os.listdir(self._folder.streams):
-            self._times.look(name, _size(os.path.join(self._folder.streams, name)))
+            self._times.record_size(name, _size(os.path.join(self._folder.streams, name)))
 
     def _send_stream_unless_refused(self, stream: str, path: str) -> None:
         if self._refused.get(stream) == self._server.connections:
@@ -270,7 +272,7 @@ class Reporter:
             if size <= sent:
                 return
             if not self._ending.is_set():  # at the end, the time of the exit is known
-                self._times.look(stream, size)
+                self._times.record_size(stream, size)
             # relative paths are in the work folder, where the script can put anything
             file = open_plain(path) if os.path.isabs(path) else self._collector.open(path)
         except OSError:

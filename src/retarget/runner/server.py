@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from retarget.runner.connection import Answer, Connection, Request
-from retarget.runner.errors import NoSpace, Over, Refused, Unreachable
+from retarget.runner.errors import AttemptOver, NoSpace, Refused, Unreachable
 from retarget.runner.folder import Folder
 from retarget.runner.sealing import unseal
 
@@ -149,7 +149,7 @@ class Server:
         """Raise what a proven answer means. Only the server itself can end or refuse anything."""
         message = _message(self._read(answer))
         if answer.status == _OVER_STATUS:
-            raise Over(message)
+            raise AttemptOver(message)
         if answer.status in _PERMANENT_STATUSES:
             raise Refused(message)
         self.close()

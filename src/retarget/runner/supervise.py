@@ -13,7 +13,7 @@ import time
 
 from retarget.runner.command import Command, Ranks
 from retarget.runner.durations import show_duration
-from retarget.runner.errors import Ended, Over, Stopped, Unprepared
+from retarget.runner.errors import AttemptOver, Ended, Stopped, Unprepared
 from retarget.runner.executions import Executions
 from retarget.runner.folder import Folder, Journal
 from retarget.runner.memory import kills, limit, out_of_memory_message
@@ -25,7 +25,7 @@ from retarget.runner.processes import (
     descendants,
     end,
     leftovers,
-    look,
+    read_process,
     spawn,
 )
 from retarget.runner.script_log import ScriptLog
@@ -139,7 +139,7 @@ class Runner:
         except Stopped:
             self._prepared.discard_build()
             return self._exit(self._stop_signal.outcome, self._stop_signal.reason)
-        except Over as over:
+        except AttemptOver as over:
             return self._exit("canceled", f"the server gave up this attempt: {over}")
         except OSError as error:
             self._prepared.make_room()
@@ -151,8 +151,8 @@ class Runner:
             self._relay.close()  # the script has ended
         if not self._folder.has("launch.json"):
             return False  # the folder was removed, so there is nothing to report
-        linger = float(self._node.get("linger", _LINGER_SECONDS))
-        return bool(self._reporter_instance().finish(ending, linger))
+        linger_seconds = float(self._node.get("linger", _LINGER_SECONDS))
+        return bool(self._reporter_instance().finish(ending, linger_seconds))
 
     def leave(self) -> bool:
         """Release the folder; False if only the exit of this process would do that.
@@ -286,11 +286,11 @@ class Runner:
             self._report_now()
             if self._relay is not None:
                 self._relay.serve()  # processes that get SIGTERM may log their last metrics
-        grace = float(self._launch["grace_seconds"])
+        grace_seconds = float(self._launch["grace_seconds"])
         if self._prepared.containers is not None:
-            self._prepared.containers.end(grace, _reap_all, _has_children)
-            grace = 0.0  # only processes of the engine remain
-        end(_all_descendants, grace, _reap_all)
+            self._prepared.containers.end(grace_seconds, _reap_all, _has_children)
+            grace_seconds = 0.0  # only processes of the engine remain
+        end(_all_descendants, grace_seconds, _reap_all)
         if self._prepared.containers is not None:
             self._prepared.containers.remove()
         return self._exit(outcome, reason, code)
@@ -310,12 +310,12 @@ class Runner:
         ranks: list[tuple[int, str]] = []
         if started is not None and started["boot"] == boot():  # pids are reused after a boot
             ranks = [(int(pid), str(start_time)) for pid, start_time in started["ranks"]]
-        grace = float(self._launch["grace_seconds"])
+        grace_seconds = float(self._launch["grace_seconds"])
         containers = self._prepared.leftover_containers()
         if containers is not None:
-            containers.end(grace, _reap_all, _has_children)
+            containers.end(grace_seconds, _reap_all, _has_children)
         key, folder = self._launch["key"], self._folder.path
-        end(lambda: _find_leftovers(key, ranks, folder), grace, _reap_all)
+        end(lambda: _find_leftovers(key, ranks, folder), grace_seconds, _reap_all)
         if containers is not None:
             containers.remove()
 
@@ -399,7 +399,7 @@ def _has_children() -> bool:
 
 
 def _started(pid: int) -> str:
-    process = look(pid)
+    process = read_process(pid)
     return process.started if process else ""
 
 

@@ -12,7 +12,7 @@ _MAX_CELL_CHARACTERS = 200
 _CELL_STYLE = "text-align: left; vertical-align: top"
 
 
-class Shown:
+class Displayable:
     """Base class of what a notebook shows as a table: a subclass lists its columns."""
 
     __slots__ = ()
@@ -27,7 +27,7 @@ class Shown:
             return None
 
     @staticmethod
-    def table(items: "Iterable[Shown]") -> str:
+    def table(items: "Iterable[Displayable]") -> str:
         """Return an HTML table with one row per item."""
         rows = [item._columns() for item in items]
         return (
@@ -35,14 +35,14 @@ class Shown:
         )
 
 
-_Item = TypeVar("_Item", bound=Shown)
+_Item = TypeVar("_Item", bound=Displayable)
 
 
 class Listing(list[_Item]):
     """A list that a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
-        return Shown.table(self)
+        return Displayable.table(self)
 
 
 class Collection(Generic[_Item]):
@@ -57,7 +57,7 @@ class Collection(Generic[_Item]):
 
     def _repr_html_(self) -> str | None:
         try:
-            return Shown.table(self._preview())
+            return Displayable.table(self._preview())
         except RetargetError:  # a notebook then shows the repr
             return None
 

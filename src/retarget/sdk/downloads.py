@@ -115,10 +115,10 @@ def protect_files(folder: Path, outputs: Sequence[Output]) -> None:
     """Raise Conflict if a download would replace files that are not as a download wrote them."""
     own = [path for path in differing_files(folder, outputs) if not _is_downloaded(folder, path)]
     if own:
-        verb, them = ("exists", "it") if len(own) == 1 else ("exist", "them")
+        verb, pronoun = ("exists", "it") if len(own) == 1 else ("exist", "them")
         raise Conflict(
             f"{name_files(own)} already {verb} with different content; nothing was downloaded. "
-            f"Choose another folder, or replace {them} with --force (in Python: overwrite=True)"
+            f"Choose another folder, or replace {pronoun} with --force (in Python: overwrite=True)"
         )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from retarget.core.errors import Invalid
 from retarget.core.names import check_name
 from retarget.sdk import arguments
-from retarget.sdk.display import Columns, Shown
+from retarget.sdk.display import Columns, Displayable
 from retarget.sdk.environment_draft import EnvironmentDraft, as_string, python_version, wrong
 from retarget.sdk.environment_files import read_conda, read_pyproject
 from retarget.sdk.interpreter import own_interpreter
@@ -26,7 +26,7 @@ _FILES = ("conda", "requirements", "pyproject", "dockerfile", "context")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Environment(Shown):
+class Environment(Displayable):
     """The Python environment of a job: packages, an interpreter, or a container image.
 
     With packages or a Python version, the environment is built once per machine; `packages=[]`

@@ -81,18 +81,18 @@ class Execution:
         """Send a signal to the command: INT, QUIT or TERM."""
         self._send(SIGNAL, name.encode())
 
-    def carry(
+    def communicate(
         self,
         write: Write,
         *,
         stdin: int | None = None,
         wake: int | None = None,
-        woken: Callable[[], None] = lambda: None,
+        on_wake: Callable[[], None] = lambda: None,
     ) -> tuple[int, str]:
-        """Carry input and output until the command has ended. Return its exit code and the reason.
+        """Pass on input and output until the command ends. Return its exit code and the reason.
 
         `write` gets the output. `stdin` is a descriptor to read; its end is passed on.
-        `woken` is called when `wake`, another descriptor, can be read.
+        `on_wake` is called when `wake`, another descriptor, can be read.
         """
         while self._exit is None:
             sources = [] if wake is None else [wake]
@@ -100,7 +100,7 @@ class Execution:
                 sources.append(stdin)
             ready = wait(self._websocket, sources, _CHECK_SECONDS)
             if wake in ready:
-                woken()
+                on_wake()
             if stdin is not None and stdin in ready and not self._read_input(stdin):
                 stdin = None
             if self._websocket.fileno() in ready:
@@ -116,7 +116,7 @@ class Execution:
         output: dict[int, bytearray] = {OUTPUT: bytearray(), ERROR: bytearray()}
         self.send_input(content)
         self.end_input()
-        code, reason = self.carry(lambda kind, part: output[kind].extend(part))
+        code, reason = self.communicate(lambda kind, part: output[kind].extend(part))
         stdout, stderr = (part.decode("utf-8", "replace") for part in output.values())
         return CommandResult(code, stdout, stderr, reason)
 

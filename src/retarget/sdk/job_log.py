@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TextIO, overload
 
 from retarget.core.states import JobState
 from retarget.sdk import arguments
-from retarget.sdk.display import Listing, Shown
+from retarget.sdk.display import Displayable, Listing
 from retarget.sdk.follow import Expired, JobView, LogPiece, Watch, job_path, label_ranks
 from retarget.sdk.http import Connection
 from retarget.sdk.records import JOB_FIELDS, Stream, records, view
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from retarget.sdk.log_lines import LogLine
 
 
-class JobLog(Shown):
+class JobLog(Displayable):
     """The log of a job, and waiting for its end."""
 
     def __init__(self, connection: Connection, raw: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from retarget.core.errors import NotFound
 from retarget.sdk.arguments import address
-from retarget.sdk.display import Collection, Columns, Listing, Shown
+from retarget.sdk.display import Collection, Columns, Displayable, Listing
 from retarget.sdk.http import Connection
 from retarget.sdk.records import Output, number, parse_time, record, records, rows, view
 
@@ -45,7 +45,7 @@ class Lineage:
     lock: str | None = None
 
 
-class ModelVersion(Shown):
+class ModelVersion(Displayable):
     """A version of a model. Its fields show the version as it was when it was last read."""
 
     def __init__(self, connection: Connection, raw: Any) -> None:
@@ -151,7 +151,7 @@ class ModelVersion(Shown):
         }
 
 
-class Model(Shown):
+class Model(Displayable):
     """A registered model. Its fields show the model as it was when it was last read."""
 
     def __init__(self, connection: Connection, raw: Any) -> None:

@@ -10,7 +10,7 @@ from retarget import __version__
 from retarget.core.errors import ServerUnreachable
 from retarget.core.kept import Kept, Missed
 from retarget.core.states import JobState
-from retarget.sdk.display import Columns, Shown
+from retarget.sdk.display import Columns, Displayable
 
 _Record = TypeVar("_Record")
 _STATES = frozenset(JobState)
@@ -47,7 +47,7 @@ JOB_FIELDS: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt(Shown):
+class Attempt(Displayable):
     """One try at a job. Times are in UTC."""
 
     number: int
@@ -82,7 +82,7 @@ class Attempt(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class Transition(Shown):
+class Transition(Displayable):
     """One row of a job's history: the state that the job moved to, why, and when (UTC)."""
 
     version: int
@@ -96,7 +96,7 @@ class Transition(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class Output(Shown):
+class Output(Displayable):
     """A file of a job or of a model version."""
 
     path: str
@@ -116,7 +116,7 @@ class LogTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream(Shown):
+class Stream(Displayable):
     """One stream of an attempt's log: `prepare`, `output`, `rank-N`, or a file in `logs/`."""
 
     stream: str
@@ -127,7 +127,7 @@ class Stream(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class Why(Shown):
+class Why(Displayable):
     """Why a job is in its state, and the names of the jobs that it waits for."""
 
     state: JobState
@@ -147,7 +147,7 @@ class Why(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class Target(Shown):
+class Target(Displayable):
     """A named place to run.
 
     `inventory` is what the target had (nodes, node types, capacity) when it was last checked, at
@@ -180,7 +180,7 @@ class Target(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class KnownEnvironment(Shown):
+class KnownEnvironment(Displayable):
     """An environment that the server knows: registered under a name, or built for a job."""
 
     name: str | None
@@ -238,7 +238,7 @@ class KnownEnvironment(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class Secret(Shown):
+class Secret(Displayable):
     """A secret that the server stores. The server never returns its value."""
 
     name: str

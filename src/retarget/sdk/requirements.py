@@ -50,13 +50,13 @@ def _to_draft(collected: _Collected) -> EnvironmentDraft:
 
 
 def _read_file(
-    collected: _Collected, path: Path, into: list[Line], above: tuple[Path, ...]
+    collected: _Collected, path: Path, lines: list[Line], parents: tuple[Path, ...]
 ) -> None:
-    if path.absolute() in above:
+    if path.absolute() in parents:
         raise wrong(str(path), "includes itself")
     text = read_text(path)
     for number, line in _logical_lines(text):
-        _add(collected, Line(f"{path} line {number}", line), into, (*above, path.absolute()))
+        _add(collected, Line(f"{path} line {number}", line), lines, (*parents, path.absolute()))
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
@@ -68,9 +68,11 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         if line.rstrip("\r").endswith("\\") and not is_comment:
             incomplete += line.rstrip("\r")[:-1]
             continue
-        whole = re.sub(r"(^|\s)#.*$", "", incomplete + (" " if is_comment else "") + line).strip()
-        if whole:
-            yield first, whole
+        complete = re.sub(
+            r"(^|\s)#.*$", "", incomplete + (" " if is_comment else "") + line
+        ).strip()
+        if complete:
+            yield first, complete
         incomplete, first = "", 0
     if incomplete.strip():
         yield first, incomplete.strip()
@@ -89,26 +91,26 @@ _OPTIONS_WITH_VALUE = (
 _FLAGS = ("--no-index", "--pre", "--prefer-binary", "--require-hashes")
 
 
-def _add(collected: _Collected, line: Line, into: list[Line], above: tuple[Path, ...]) -> None:
-    """Add a line to the options or to `into`; read the file of an include."""
+def _add(collected: _Collected, line: Line, lines: list[Line], parents: tuple[Path, ...]) -> None:
+    """Add a line to the options or to `lines`; read the file of an include."""
     if has_credentials(line.text):
         raise wrong(line.source, credentials_refused(line.text))
     editable = re.fullmatch(r"(?:-e|--editable)(?:\s*=\s*|\s*)(\S.*)", line.text)
     text = editable[1] if editable else line.text
-    if into is collected.pip and not text.startswith("-"):
-        path = read_local_path(line.source, text, above[-1].parent)
+    if lines is collected.pip and not text.startswith("-"):
+        path = read_local_path(line.source, text, parents[-1].parent)
         if path is not None:
             collected.paths.append(path)
             return
     if not line.text.startswith("-"):
-        into.append(line)
+        lines.append(line)
         return
     option, value = _option(line)
     if option in ("--requirement", "--constraint"):
         if "://" in value:
             raise wrong(line.source, f"{value} is a URL; download it and name the file")
-        included = collected.constraints if option == "--constraint" else into
-        _read_file(collected, above[-1].parent / value, included, above)
+        included = collected.constraints if option == "--constraint" else lines
+        _read_file(collected, parents[-1].parent / value, included, parents)
     else:
         collected.options.append(f"{option} {value}".strip())
 

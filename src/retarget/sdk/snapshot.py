@@ -68,7 +68,7 @@ class Scan:
 class Uploader(Protocol):
     """The blob store of the server."""
 
-    def is_whole(self, snapshot: str, /) -> bool: ...
+    def is_complete(self, snapshot: str, /) -> bool: ...
 
     def missing(self, sizes: dict[str, int], /) -> list[str]: ...
 
@@ -107,9 +107,9 @@ def scan(  # noqa: PLR0913  each caller sets a few of them
     """
     root = _root(folder)
     stat_cache = _StatCache(cache, root) if cache is not None else None
-    known = stat_cache.rows if stat_cache is not None else {}
+    known_rows = stat_cache.rows if stat_cache is not None else {}
     files = ContextFiles(root) if context else CodeFiles(root, include, ignore)
-    reader = _FolderReader(files, known, _ReadCounter(progress))
+    reader = _FolderReader(files, known_rows, _ReadCounter(progress))
     started_at = time.time_ns()
     entries = tuple(reader.entries())
     if not os.path.isdir(root):
@@ -118,7 +118,7 @@ def scan(  # noqa: PLR0913  each caller sets a few of them
     if refused and not accept_refused:
         raise Invalid(_describe_refused(folder, refused), field="snapshot")
     if stat_cache is not None:
-        stat_cache.save(entries, reader.fresh, started_at)
+        stat_cache.save(entries, reader.new_rows, started_at)
     sources = {entry.digest: entry.path for entry in entries if entry.digest}
     path = Path(os.fsdecode(root))
     return Scan(path, Manifest(entries), sources, files.excluded, refused)
@@ -142,7 +142,7 @@ def upload(
     """
     manifest = scan.manifest.encode()
     digest = digest_bytes(manifest)
-    if uploader.is_whole(digest):
+    if uploader.is_complete(digest):
         return digest
     sizes = {entry.digest: entry.size for entry in scan.manifest.entries if entry.digest}
     missing = _missing({**sizes, digest: len(manifest)}, uploader)
@@ -208,13 +208,13 @@ class _FolderReader:
     def __init__(
         self,
         files: CodeFiles | ContextFiles,
-        known: Mapping[str, _Row],
+        known_rows: Mapping[str, _Row],
         counter: _ReadCounter,
     ) -> None:
-        self.fresh: dict[str, _Row] = {}
+        self.new_rows: dict[str, _Row] = {}
         self.refused: list[RefusedFile] = []
         self._counter = counter
-        self._known = known
+        self._known_rows = known_rows
         self._root = files.root
         self._files = files
 
@@ -253,11 +253,11 @@ class _FolderReader:
         )
 
     def _file(self, path: str, full_path: bytes, status: os.stat_result) -> Entry:
-        row = self._known.get(path)
+        row = self._known_rows.get(path)
         stamp = _stamp(status)
         if row is None or row[0] != stamp:
             row = _read(full_path, stamp, self._counter)
-            self.fresh[path] = row
+            self.new_rows[path] = row
         return Entry(path, row[0][0], row[1], status.st_mode & stat.S_IXUSR != 0)
 
     def _link(self, path: str, full_path: bytes) -> Entry:
@@ -323,15 +323,15 @@ class _StatCache:
         self._path = folder / digest_bytes(root)[:32]
         self.rows = self._load()
 
-    def save(self, entries: Sequence[Entry], fresh: Mapping[str, _Row], started_at: int) -> None:
+    def save(self, entries: Sequence[Entry], new_rows: Mapping[str, _Row], started_at: int) -> None:
         """Store all rows but those of files so new that a change may not alter their stamp."""
         files = [entry.path for entry in entries if entry.digest]
-        if not fresh and len(files) == len(self.rows):
+        if not new_rows and len(files) == len(self.rows):
             return
-        settled = {path: fresh.get(path) or self.rows[path] for path in files}
-        for path in [path for path, (stamp, _) in fresh.items() if _is_racy(stamp, started_at)]:
-            del settled[path]
-        body = json.dumps(settled, separators=(",", ":")).encode()
+        rows = {path: new_rows.get(path) or self.rows[path] for path in files}
+        for path in [path for path, (stamp, _) in new_rows.items() if _is_racy(stamp, started_at)]:
+            del rows[path]
+        body = json.dumps(rows, separators=(",", ":")).encode()
         with suppress(OSError):
             _replace(self._path, digest_bytes(body).encode() + b"\n" + body)
 

@@ -203,8 +203,8 @@ def _working_folder() -> Path:
 
 
 def _too_much(folder: Path) -> str:
-    extent = "disk" if os.path.realpath(folder) == "/" else "home folder"
-    return f"so this would send your whole {extent}"
+    name = "disk" if os.path.realpath(folder) == "/" else "home folder"
+    return f"so this would send your whole {name}"
 
 
 def is_too_much(folder: Path) -> bool:

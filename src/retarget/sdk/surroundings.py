@@ -37,11 +37,11 @@ def outside_references(folder: Path, script: str | None) -> list[str]:
     paths = [path for path in _references(folder / script) if _is_outside(folder, start / path)]
     if not paths:
         return []
-    up = os.path.commonpath([_folder_with(start / path) for path in paths])
+    common = os.path.commonpath([_folder_with(start / path) for path in paths])
     shown = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
     verb = "is" if len(paths) == 1 else "are"
-    advice = f"; to send the folder above it, use --code {os.path.relpath(up, folder)}"
-    advice = "" if is_too_much(Path(up)) else advice
+    advice = f"; to send the folder above it, use --code {os.path.relpath(common, folder)}"
+    advice = "" if is_too_much(Path(common)) else advice
     return [
         f"{script} refers to {shown}, which {verb} outside of the code folder {folder.name}/ and "
         f"not sent{advice}"
@@ -67,14 +67,14 @@ def _is_outside(folder: Path, path: Path) -> bool:
 
 
 def _outside(folder: Path) -> Iterator[str]:
-    inner, up = folder, ".."
+    inner, prefix = folder, ".."
     for parent in folders_of_repository(folder)[1:]:
         for name in _names_in(parent):
             if name != f"{inner.name}/":
-                yield f"{up}/{name}"
+                yield f"{prefix}/{name}"
             if name == "src/" and inner.name != "src":
-                yield from (f"{up}/src/{module}" for module in _names_in(parent / "src"))
-        inner, up = parent, f"../{up}"
+                yield from (f"{prefix}/src/{module}" for module in _names_in(parent / "src"))
+        inner, prefix = parent, f"../{prefix}"
 
 
 def _names_in(folder: Path) -> list[str]:

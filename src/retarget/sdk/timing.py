@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from retarget.sdk.display import Columns, Shown
+from retarget.sdk.display import Columns, Displayable
 from retarget.sdk.records import Attempt, parse_time, records
 
 # field of an attempt -> name and meaning of the stage
@@ -20,7 +20,7 @@ _STAGES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Stage(Shown):
+class Stage(Displayable):
     """A stage that a job reached: when (UTC), and how many seconds after its submission."""
 
     name: str

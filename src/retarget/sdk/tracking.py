@@ -10,7 +10,7 @@ from retarget.core.errors import Invalid
 from retarget.core.states import JobState
 from retarget.core.units import show_count
 from retarget.sdk.arguments import TEXT, check
-from retarget.sdk.display import Collection, Columns, Listing, Shown
+from retarget.sdk.display import Collection, Columns, Displayable, Listing
 from retarget.sdk.http import Connection
 from retarget.sdk.records import number, record, records, view
 
@@ -66,7 +66,7 @@ class Series(Sequence[Point]):
 
 
 @dataclass(frozen=True, slots=True)
-class Tracking(Shown):
+class Tracking(Displayable):
     """Everything that a job logged, with the latest point of each metric.
 
     `status` is the status that the MLflow client set; it is independent of the job's state.
@@ -91,7 +91,7 @@ class Tracking(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class Run(Shown):
+class Run(Displayable):
     """A run of an experiment. Times are in UTC.
 
     `job` is the name of the job that created the run. `state` is the job's state if this is the
@@ -124,7 +124,7 @@ class Run(Shown):
 
 
 @dataclass(frozen=True, slots=True)
-class Experiment(Shown):
+class Experiment(Displayable):
     """A named group of runs. `changed_at` (UTC) is when a run in it last started or ended.
 
     `newest` lists its runs, newest first; it is None in a listing of experiments.
@@ -153,7 +153,7 @@ class Experiment(Shown):
 
     def _repr_html_(self) -> str:
         # not super(): a dataclass with slots is a new class, which super() does not know
-        return f"{Shown._repr_html_(self)}{Shown.table(self.newest or [])}"
+        return f"{Displayable._repr_html_(self)}{Displayable.table(self.newest or [])}"
 
 
 class Experiments(Collection[Experiment]):

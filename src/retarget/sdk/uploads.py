@@ -14,11 +14,11 @@ class Uploads:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def is_whole(self, snapshot: str, /) -> bool:
+    def is_complete(self, snapshot: str, /) -> bool:
         """Whether the server has a snapshot with all its files."""
         body = {"snapshot": snapshot}
-        answer = self._connection.post("/api/blobs/whole", body, repeatable=True)
-        return view(answer, {"whole": bool})["whole"]
+        answer = self._connection.post("/api/blobs/complete", body, repeatable=True)
+        return view(answer, {"complete": bool})["complete"]
 
     def missing(self, sizes: dict[str, int], /) -> list[str]:
         """Return the digests that the server does not have, or only damaged. `sizes`: by digest."""

@@ -12,7 +12,7 @@ from retarget.core.exclusions import Excluded
 from retarget.core.home import Home, home_from
 from retarget.core.states import JobState
 from retarget.sdk import arguments
-from retarget.sdk.display import Columns, Listing, Shown
+from retarget.sdk.display import Columns, Displayable, Listing
 from retarget.sdk.environment_registry import (
     Environments,
     definition_of,
@@ -61,7 +61,7 @@ class Prepared:
     folder: "Path | None" = None  # the folder that was sent
 
 
-class Workspace(Shown):
+class Workspace(Displayable):
     """A Retarget server and everything on it: jobs, targets, environments, experiments, models.
 
     Without arguments this is the server at `RETARGET_URL`, with the token in `RETARGET_TOKEN`. If

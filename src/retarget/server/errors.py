@@ -106,8 +106,8 @@ def _sentence(error: Mapping[str, Any]) -> str:
         return _PYDANTIC_MESSAGES[error["type"]]
     message = str(error["msg"]).replace("Input should", "must")
     raw = error["input"]
-    is_whole = isinstance(raw, float) and raw.is_integer()  # a client sends 0 as 0.0
-    value = f"{raw:g}" if is_whole else repr(raw)
+    is_integer = isinstance(raw, float) and raw.is_integer()  # a client sends 0 as 0.0
+    value = f"{raw:g}" if is_integer else repr(raw)
     return f"{message}, not {value}" if len(value) <= _MAX_INPUT_CHARACTERS else message
 
 

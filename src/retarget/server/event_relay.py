@@ -76,13 +76,13 @@ class EventRelay:
         self._is_overflowing = False
         self._stopping = threading.Event()
         self._pipe = os.pipe()  # has a byte while the thread is to look
-        self._link: _Link | None = None
+        self._connection: _Connection | None = None
         self._thread = threading.Thread(target=self._run, name="event-relay", daemon=True)
 
     @property
     def is_polling(self) -> bool:
         """Whether notifications do not arrive, so that the database is polled instead."""
-        return self._link is not None and self._link.is_deaf
+        return self._connection is not None and self._connection.is_polling
 
     def start(self) -> None:
         self._bus.forward_to(self.send)
@@ -91,7 +91,7 @@ class EventRelay:
     def stop(self) -> None:
         """Send the rest, and stop."""
         self._stopping.set()
-        self._poke()
+        self._wake_thread()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
 
@@ -104,9 +104,9 @@ class EventRelay:
                 self._outgoing = dict(islice(self._outgoing.items(), 1))
                 self._is_overflowing = True
         if is_first:
-            self._poke()
+            self._wake_thread()
 
-    def _poke(self) -> None:
+    def _wake_thread(self) -> None:
         os.write(self._pipe[1], b".")
 
     def _run(self) -> None:
@@ -120,35 +120,35 @@ class EventRelay:
                 _log.exception("the relay of events failed")
                 self._stopping.wait(_RETRY_SECONDS)
             finally:
-                self._link = None
+                self._connection = None
 
     def _serve(self, notifications: Notifications) -> None:
         """Relay until the relay is stopped, or raise once the database is unreachable."""
-        link = self._link = _Link(notifications, time.monotonic())
-        link.send(encode(Message(self._server, is_reset=True)), time.monotonic())
+        connection = self._connection = _Connection(notifications, time.monotonic())
+        connection.send(encode(Message(self._server, is_reset=True)), time.monotonic())
         self._reset()
         while not self._stopping.is_set():
             now = time.monotonic()
-            if link.next_at(has_changes=bool(self._outgoing)) <= now:
-                self._send(link, now)
+            if connection.next_at(has_changes=bool(self._outgoing)) <= now:
+                self._send(connection, now)
             for payload in notifications.receive():  # some may have come with the last answer
-                self._take(link, decode(payload))
-            if link.is_changed(now):
+                self._take(connection, decode(payload))
+            if connection.is_changed(now):
                 self._reset()
-            self._wait(link)
-        self._send(link, time.monotonic())
+            self._wait(connection)
+        self._send(connection, time.monotonic())
 
-    def _wait(self, link: "_Link") -> None:
+    def _wait(self, connection: "_Connection") -> None:
         """Wait for a notification, for changes to send, or until something is due."""
-        due = link.next_at(has_changes=bool(self._outgoing))
-        timeout = max(0.0, min(due, link.look_at) - time.monotonic())
-        ready, _, _ = select.select([link.notifications, self._pipe[0]], [], [], timeout)
+        due = connection.next_at(has_changes=bool(self._outgoing))
+        timeout = max(0.0, min(due, connection.look_at) - time.monotonic())
+        ready, _, _ = select.select([connection.notifications, self._pipe[0]], [], [], timeout)
         if self._pipe[0] in ready:
             os.read(self._pipe[0], 1 << 16)
 
-    def _take(self, link: "_Link", message: Message) -> None:
+    def _take(self, connection: "_Connection", message: Message) -> None:
         if message.server == self._server:
-            if link.hear_echo():
+            if connection.record_echo():
                 self._reset()
             return
         if message.is_reset:
@@ -162,19 +162,19 @@ class EventRelay:
         self._bus.reset()
         self._wake_control()
 
-    def _send(self, link: "_Link", now: float) -> None:
+    def _send(self, connection: "_Connection", now: float) -> None:
         with self._lock:
             changes, self._outgoing = list(self._outgoing.values()), {}
             is_reset, self._is_overflowing = self._is_overflowing, False
-        link.send(encode(Message(self._server, changes, is_reset)), now)
+        connection.send(encode(Message(self._server, changes, is_reset)), now)
 
 
-class _Link:
+class _Connection:
     """When a connection has to send, and whether what it sends comes back."""
 
     def __init__(self, notifications: Notifications, now: float) -> None:
         self.notifications = notifications
-        self.is_deaf = False
+        self.is_polling = False
         self._sent_at = now
         self._echo_by: float | None = None  # when the oldest one without an echo is lost
         self._polled_at = now
@@ -183,7 +183,7 @@ class _Link:
     @property
     def look_at(self) -> float:
         """When to look at the database, or for a lost echo."""
-        if self.is_deaf:
+        if self.is_polling:
             return self._polled_at + _POLL_SECONDS
         return self._sent_at + _PROBE_SECONDS if self._echo_by is None else self._echo_by
 
@@ -197,22 +197,22 @@ class _Link:
             self._echo_by = now + _ECHO_SECONDS
         self.notifications.send(payload)
 
-    def hear_echo(self) -> bool:
+    def record_echo(self) -> bool:
         """Note that a notification came back; return whether none did so before."""
-        was_deaf, self.is_deaf, self._echo_by = self.is_deaf, False, None
-        if was_deaf:
+        was_polling, self.is_polling, self._echo_by = self.is_polling, False, None
+        if was_polling:
             _log.warning("notifications of the database arrive again")
-        return was_deaf
+        return was_polling
 
     def is_changed(self, now: float) -> bool:
         """Return whether there was a commit, if notifications of other servers do not arrive."""
-        if not self.is_deaf and self._echo_by is not None and now >= self._echo_by:
-            self.is_deaf = True
+        if not self.is_polling and self._echo_by is not None and now >= self._echo_by:
+            self.is_polling = True
             _log.warning(
                 "notifications of the database do not arrive, perhaps because of a pooler; "
                 "changes by other servers are seen a second late"
             )
-        if not self.is_deaf or now < self._polled_at + _POLL_SECONDS:
+        if not self.is_polling or now < self._polled_at + _POLL_SECONDS:
             return False
         self._polled_at = now
         before, self._last_commit = self._last_commit, self.notifications.last_commit()

@@ -91,9 +91,9 @@ class IncomingBody:
         self._lane: BodyLane | None = None
         self.size = 0  # of its share
 
-    async def reserve(self, most: int) -> None:
-        """Wait for a share for the whole body, or for `most` bytes of it. Call this once."""
-        size = most if self._length is None else min(self._length, most)
+    async def reserve(self, max_bytes: int) -> None:
+        """Wait for a share for the whole body, or for `max_bytes` of it. Call this once."""
+        size = max_bytes if self._length is None else min(self._length, max_bytes)
         lane = self._budget.lane(size, is_user=self._is_user)
         try:
             await lane.take(size)

@@ -140,18 +140,18 @@ def writing(engine: Engine) -> Generator[Connection, None, None]:
 
 
 def upsert(
-    db: Connection, into: Table, *rows: Mapping[str, Any], replace: Collection[str] = ()
+    db: Connection, table: Table, *rows: Mapping[str, Any], replace: Collection[str] = ()
 ) -> None:
     """Insert rows. Where a primary key exists already, update only the columns in `replace`."""
     if rows:
-        statement = _upsert(db.dialect.name, into, tuple(replace))
+        statement = _upsert(db.dialect.name, table, tuple(replace))
         db.execute(statement, [dict(row) for row in rows])
 
 
 @cache  # building the statement costs more than running it
-def _upsert(dialect: str, into: Table, replace: tuple[str, ...]) -> Executable:
-    key = list(into.primary_key.columns)
-    statement = _insert(dialect)(into)
+def _upsert(dialect: str, table: Table, replace: tuple[str, ...]) -> Executable:
+    key = list(table.primary_key.columns)
+    statement = _insert(dialect)(table)
     if not replace:
         return statement.on_conflict_do_nothing(index_elements=key)
     changes = {name: statement.excluded[name] for name in replace}
@@ -159,17 +159,17 @@ def _upsert(dialect: str, into: Table, replace: tuple[str, ...]) -> Executable:
 
 
 def insert_new(
-    db: Connection, into: Table, rows: Sequence[Mapping[str, Any]], *, key: tuple[str, ...] = ()
+    db: Connection, table: Table, rows: Sequence[Mapping[str, Any]], *, key: tuple[str, ...] = ()
 ) -> None:
     """Insert rows, and skip those whose key exists already. The default is the primary key."""
     if rows:
-        db.execute(_insert_new(db.dialect.name, into, key), list(rows))
+        db.execute(_insert_new(db.dialect.name, table, key), list(rows))
 
 
 @cache  # building the statement costs more than running it
-def _insert_new(dialect: str, into: Table, key: tuple[str, ...]) -> Executable:
-    columns = [into.c[name] for name in key] or list(into.primary_key.columns)
-    return _insert(dialect)(into).on_conflict_do_nothing(index_elements=columns)
+def _insert_new(dialect: str, table: Table, key: tuple[str, ...]) -> Executable:
+    columns = [table.c[name] for name in key] or list(table.primary_key.columns)
+    return _insert(dialect)(table).on_conflict_do_nothing(index_elements=columns)
 
 
 def _insert(dialect: str) -> Any:

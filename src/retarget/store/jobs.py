@@ -172,8 +172,8 @@ class Jobs:
         with reading(self.engine) as db:
             return [_job_and_attempt(row) for row in db.execute(_SELECT_LIVE)]
 
-    def place(self, job: Job, attempt: Attempt, *, reason: str, now: float, seen: int) -> Job:
-        """Place the next attempt of a queued job on a target that has had `seen` placements.
+    def place(self, job: Job, attempt: Attempt, *, reason: str, now: float, placements: int) -> Job:
+        """Place the next attempt of a queued job on a target that has had `placements` of them.
 
         Raise Conflict and change nothing if the job has changed, or if another attempt was placed
         on the target since.
@@ -181,10 +181,8 @@ class Jobs:
         placed = job.after(Event.PLACED, reason=reason, now=now)
         placed = placed.model_copy(update={"attempt": attempt.number})
         with writing(self.engine) as db:
-            if (
-                db.execute(_CLAIM_PLACEMENT, {"target_name": attempt.target, "seen": seen}).rowcount
-                == 0
-            ):
+            claim = {"target_name": attempt.target, "expected_placements": placements}
+            if db.execute(_CLAIM_PLACEMENT, claim).rowcount == 0:
                 raise Conflict(
                     f"another attempt was placed on target {attempt.target!r} meanwhile, "
                     "or the target is being changed"
@@ -441,7 +439,7 @@ def _apply(
 _IMMUTABLE = ("id", "name", "spec", "created_at")  # columns that never change
 _REPLACE = (
     update(jobs)
-    .where(jobs.c.id == bindparam("the_id"), jobs.c.version == bindparam("seen"))
+    .where(jobs.c.id == bindparam("the_id"), jobs.c.version == bindparam("the_version"))
     .values({name: bindparam(name) for name in Job.model_fields if name not in _IMMUTABLE})
 )
 _REPLACE_UNDER_LEASE = _REPLACE.where(holds_lease())
@@ -469,7 +467,7 @@ _CLAIM_PLACEMENT = (
     update(targets)
     .where(
         targets.c.name == bindparam("target_name"),
-        targets.c.placements == bindparam("seen"),
+        targets.c.placements == bindparam("expected_placements"),
         ~exists().where(target_locks.c.target == targets.c.name),
     )
     .values(placements=targets.c.placements + 1)
@@ -496,7 +494,7 @@ _UPDATE_CURRENT_ATTEMPT = update(attempts).where(
 
 def _replace_job(db: Connection, before: Job, after: Job, lease: Lease | None = None) -> bool:
     values = after.model_dump(exclude=set(_IMMUTABLE))
-    values |= {"the_id": before.id, "seen": before.version, **lease_parameters(lease)}
+    values |= {"the_id": before.id, "the_version": before.version, **lease_parameters(lease)}
     statement = _REPLACE_UNDER_LEASE if lease else _REPLACE
     is_replaced = db.execute(statement, values).rowcount == 1
     if is_replaced:

@@ -228,7 +228,7 @@ targets = Table(
     Column("inventory", JSON(none_as_null=True)),
     Column("checked_at", Double),
     Column("reason", SafeText, nullable=False),
-    # how many attempts were ever placed there; placing the next one names the count it has seen
+    # how many attempts were ever placed there; placing the next one names the count that it expects
     Column("placements", Integer, nullable=False, default=0),
 )
 
@@ -398,7 +398,7 @@ track_files = Table(
     metadata,
     Column("attempt", SafeText, _belongs_to(attempts.c.key), primary_key=True),
     Column("name", SafeText, primary_key=True),
-    Column("taken", BigInteger, nullable=False),
+    Column("processed_bytes", BigInteger, nullable=False),
 )
 
 datasets = Table(

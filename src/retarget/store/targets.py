@@ -36,9 +36,9 @@ class Targets:
 
     def under(self, lease: Lease) -> "Targets":
         """Return the targets as the holder of this lease writes them."""
-        held = Targets(self.engine)
-        held._changes, held._lease = self._changes, lease
-        return held
+        copy = Targets(self.engine)
+        copy._changes, copy._lease = self._changes, lease
+        return copy
 
     def save(self, target: Target) -> None:
         """Store a target. It replaces an existing target with the same name."""
@@ -65,21 +65,21 @@ class Targets:
         if any(target.name == name for target in self.list()):
             raise _name_taken(name)
 
-    def change(self, target: Target, *, before: Target, seen: int) -> bool:
+    def change(self, target: Target, *, before: Target, placements: int) -> bool:
         """Replace a target, or raise NotFound if it was removed meanwhile.
 
-        Return False and change nothing if the target differs from `before`, or has had more than
-        `seen` placements. So an attempt that is placed with the old settings is either counted in
-        `seen`, or its placement fails.
+        Return False and change nothing if the target differs from `before`, or has had more
+        placements than `placements`. So an attempt that is placed with the old settings is either
+        counted in `placements`, or its placement fails.
         """
         is_target = targets.c.name == target.name
-        row = _row(target) | {"placements": seen + 1}
+        row = _row(target) | {"placements": placements + 1}
         expected = before.model_dump(mode="json", include={"kind", "config", "tags"})
         query = select(targets.c.kind, targets.c.config, targets.c.tags, targets.c.placements)
         with writing(self.engine) as db:
             stored = db.execute(query.where(is_target).with_for_update()).mappings().first()
             if stored is not None:
-                if dict(stored) != expected | {"placements": seen}:
+                if dict(stored) != expected | {"placements": placements}:
                     return False
                 db.execute(update(targets).where(is_target).values(row))
                 note(db, Change(Noun.TARGET, target.name))
@@ -97,7 +97,7 @@ class Targets:
         raise _no_target(name, existing)
 
     def placements(self, name: str) -> int:
-        """Return how many attempts were ever placed on a target: the `seen` of `Jobs.place`."""
+        """Return how many attempts were ever placed on a target, as `Jobs.place` needs it."""
         with reading(self.engine) as db:
             count = db.execute(_SELECT_PLACEMENTS, {"the_name": name}).scalar_one_or_none()
         if count is None:

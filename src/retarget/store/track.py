@@ -41,12 +41,12 @@ class TrackFiles:
             raise NotFound(f"job {job_id} has no run")
         return str(row.experiment_id), row.location
 
-    def taken(self, attempt: str, name: str) -> int:
+    def processed_bytes(self, attempt: str, name: str) -> int:
         """Return how many bytes of a file have been processed."""
         with reading(self.engine) as db:
-            return db.scalar(_select_taken(attempt, name)) or 0
+            return db.scalar(_select_processed_bytes(attempt, name)) or 0
 
-    def take(
+    def log_lines(
         self, file: tuple[str, str], sizes: tuple[int, int], run_id: str, logged: Logged
     ) -> list[str]:
         """Log the lines of a file between two sizes, unless that has happened already.
@@ -65,9 +65,9 @@ class TrackFiles:
             return [str(error)]
 
 
-def _select_taken(attempt: str, name: str) -> Any:
+def _select_processed_bytes(attempt: str, name: str) -> Any:
     is_file = (track_files.c.attempt == attempt) & (track_files.c.name == name)
-    return select(track_files.c.taken).where(is_file)
+    return select(track_files.c.processed_bytes).where(is_file)
 
 
 def _advance(db: Connection, file: tuple[str, str], sizes: tuple[int, int]) -> bool:
@@ -75,12 +75,12 @@ def _advance(db: Connection, file: tuple[str, str], sizes: tuple[int, int]) -> b
     attempt, name = file
     if sizes[0] == 0:
         try:
-            insert_new(db, track_files, [{"attempt": attempt, "name": name, "taken": 0}])
+            insert_new(db, track_files, [{"attempt": attempt, "name": name, "processed_bytes": 0}])
         except IntegrityError:
             raise NotFound(f"no attempt {attempt!r}; its job may have been deleted") from None
     is_file = (track_files.c.attempt == attempt) & (track_files.c.name == name)
-    advance = update(track_files).where(is_file, track_files.c.taken == sizes[0])
-    return db.execute(advance.values(taken=sizes[1])).rowcount == 1
+    advance = update(track_files).where(is_file, track_files.c.processed_bytes == sizes[0])
+    return db.execute(advance.values(processed_bytes=sizes[1])).rowcount == 1
 
 
 def _log(db: Connection, run_id: str, logged: Logged) -> list[str]:

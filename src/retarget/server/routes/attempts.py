@@ -15,7 +15,7 @@ from retarget.blobs.streams import Mark
 from retarget.control.context import Context
 from retarget.control.job_secrets import take_secrets
 from retarget.control.report import clock_shift, current_attempt, take_events, to_server_clock
-from retarget.control.track import ARTIFACTS_TOP, keep_files, take_lines
+from retarget.control.track import ARTIFACTS_TOP, keep_files, process_lines
 from retarget.core.errors import Forbidden, Invalid, NotFound
 from retarget.core.jobs import Job, Output
 from retarget.core.kept import WORKDIR
@@ -54,7 +54,7 @@ class RunnerEvent(BaseModel):
     outcome: str = "lost"
     reason: str = ""
     exit_code: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
-    gone: list[str] = []
+    removed_outputs: list[str] = []
 
 
 class Events(BaseModel):
@@ -142,7 +142,7 @@ async def take_track(
 ) -> TrackAnswer:
     """Store lines that a script logged. The answer is the stored size, and what was refused."""
     content = await request.body()
-    size, refused = await run_sync(take_lines, context, key, name, offset, content)
+    size, refused = await run_sync(process_lines, context, key, name, offset, content)
     return TrackAnswer(size=size, refused=refused)
 
 

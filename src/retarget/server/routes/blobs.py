@@ -48,7 +48,7 @@ class SnapshotQuery(BaseModel):
 
 
 class Completeness(BaseModel):
-    whole: bool
+    complete: bool
 
 
 class Stored(BaseModel):
@@ -64,10 +64,10 @@ def missing_blobs(query: MissingQuery, context: ContextDep) -> Missing:
     return Missing(missing=context.blobs.missing(query.digests, now=context.now(), sizes=sizes))
 
 
-@router.post("/whole")
-def is_whole(query: SnapshotQuery, context: ContextDep) -> Completeness:
+@router.post("/complete")
+def is_complete(query: SnapshotQuery, context: ContextDep) -> Completeness:
     """Return whether the server has a snapshot with all its files, so that none must be sent."""
-    return Completeness(whole=context.snapshots.is_complete(query.snapshot, now=context.now()))
+    return Completeness(complete=context.snapshots.is_complete(query.snapshot, now=context.now()))
 
 
 @router.post("", openapi_extra=BINARY_BODY)

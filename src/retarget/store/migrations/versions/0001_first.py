@@ -130,7 +130,7 @@ def _outputs() -> None:
         "track_files",
         sa.Column("attempt", sa.String, _of("attempts.key"), primary_key=True),
         sa.Column("name", sa.String, primary_key=True),
-        sa.Column("taken", sa.BigInteger, nullable=False),
+        sa.Column("processed_bytes", sa.BigInteger, nullable=False),
     )
 
 
