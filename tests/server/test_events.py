@@ -226,6 +226,8 @@ def test_the_iterator_of_the_sdk_continues_over_a_restart_with_a_reset(tmp_path:
             assert (event.noun, event.id, event.job) == ("job", first["id"], first["id"])
         thread = threading.Thread(target=lambda: received.append(next(events)))
         thread.start()
+    # a new server would remove the file of the old one while the next line reads it
+    assert not (tmp_path / "home/servers/main/server.json").exists()
     with serving(tmp_path / "home", RETARGET_PORT=str(port)) as api:
         thread.join(200)
         assert [event.noun for event in received] == ["reset"]

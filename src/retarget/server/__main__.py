@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import secrets
+import signal
 import socket
 import sys
 import threading
@@ -132,6 +133,8 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
     gc.set_threshold(20_000, 20, 50)  # a request creates thousands of objects but no cycles
     gc.freeze()  # modules loaded by now stay, so no collection needs to scan them
     threading.Thread(target=_announce, args=(server, settings, listen), daemon=True).start()
+    # uvicorn raises it again at the end, which would end the process before the next lines
+    signal.signal(signal.SIGTERM, lambda *_: stop())
     try:
         server.run(sockets=[listener])
     finally:
