@@ -16,15 +16,15 @@ def end_attempt(context: Context, attempt: Attempt, reason: str) -> None:
         job, _ = current_attempt(context, attempt.key)
     except Gone:
         return  # it reported its end; its job may be deleted by now
-    now = context.now()
+    now = context.clock()
     verdict = on_ending(job, "lost", reason, None)
     event = Event.STOPPED if job.state is JobState.CANCELING else verdict.event
     with suppress(Conflict):  # it reported after all
-        context.jobs.record(
+        context.store.jobs.record(
             job,
             event,
             reason=verdict.reason,
             now=now,
             attempt={"ended_at": now, "reason": reason},
         )
-        context.wake()
+        context.bus.wake()

@@ -42,7 +42,9 @@ async def read_stream(
     context: Context, attempt: Attempt, stream: str, offset: int
 ) -> AsyncIterator[bytes]:
     """Yield the content that exists now."""
-    while chunk := await run_sync(context.streams.read, attempt.key, stream, offset, _CHUNK_BYTES):
+    while chunk := await run_sync(
+        context.files.streams.read, attempt.key, stream, offset, _CHUNK_BYTES
+    ):
         offset += len(chunk)
         yield chunk
 
@@ -108,14 +110,14 @@ class _RankLines:
 
 
 def _rank_streams(context: Context, attempt: Attempt) -> list[str]:
-    names = [name for name in context.streams.names(attempt.key) if _RANK.fullmatch(name)]
+    names = [name for name in context.files.streams.names(attempt.key) if _RANK.fullmatch(name)]
     return sorted(names, key=lambda name: int(name.removeprefix("rank-")))
 
 
 def _is_complete(context: Context, attempt: Attempt, stream: str) -> bool:
     """Return whether nothing can be added any more."""
     try:
-        current = context.jobs.attempt(attempt.key)
+        current = context.store.jobs.attempt(attempt.key)
     except NotFound:
         return True
     return current.ended_at is not None or (stream == "prepare" and current.started_at is not None)
