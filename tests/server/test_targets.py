@@ -41,7 +41,7 @@ def attach(api: Api, name: str, kind: str = "vault", **config: Any) -> Answer:
 
 def again(home: Path, **variables: str) -> AbstractContextManager[Api]:
     """Start another server for a home."""
-    (home / "servers/main/server.json").unlink()
+    (home / "servers/main/server.json").unlink(missing_ok=True)
     return serving(home, **variables)
 
 

@@ -107,7 +107,7 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
     home, folder = settings.home, settings.home.server(settings.server_id)
     listen = format_listener(*listener.getsockname()[:2])
 
-    def stop() -> None:
+    def stop(*_: object) -> None:
         server.should_exit = True
 
     connections = Connections(raise_descriptor_limit())
@@ -134,7 +134,7 @@ def _serve(settings: Settings, listener: socket.socket) -> None:
     gc.freeze()  # modules loaded by now stay, so no collection needs to scan them
     threading.Thread(target=_announce, args=(server, settings, listen), daemon=True).start()
     # uvicorn raises it again at the end, which would end the process before the next lines
-    signal.signal(signal.SIGTERM, lambda *_: stop())
+    signal.signal(signal.SIGTERM, stop)
     try:
         server.run(sockets=[listener])
     finally:
