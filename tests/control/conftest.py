@@ -1,6 +1,5 @@
 """A world for the tests of the loop: see tests/control/world.py."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 from sqlalchemy import Engine
 
 from retarget.core.targets import Target
+from retarget.server.event_bus import EventBus
 from retarget.store.engine import open_engine, sqlite_url
 from tests.control.world import Clock, StubDriver, World, make_context
 from tests.store.new_schema import create_schema
@@ -23,16 +23,10 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def world(engine: Engine, tmp_path: Path) -> World:
-    clock, drivers, work_available = Clock(), dict[str, StubDriver](), threading.Event()
+    clock, drivers, bus = Clock(), dict[str, StubDriver](), EventBus()
 
     def connect(target: Target) -> StubDriver:
         return drivers[target.name]
 
-    context = make_context(
-        engine,
-        tmp_path,
-        connect=connect,
-        wake=work_available.set,
-        now=clock,
-    )
-    return World(context, clock, drivers, work_available)
+    context = make_context(engine, tmp_path, connect=connect, bus=bus, clock=clock)
+    return World(context, clock, drivers, bus.work_available)

@@ -20,9 +20,9 @@ def end(world: World) -> Callable[..., Attempt]:
     """Return an attempt that ended now and still has something on its target."""
 
     def end_one(target: str = "t") -> Attempt:
-        job, jobs, now = world.submit(target), world.context.jobs, world.clock()
+        job, jobs, now = world.submit(target), world.context.store.jobs, world.clock()
         attempt = Attempt(key=f"{job.id}-1", job_id=job.id, number=1, target=target)
-        placements = world.context.targets.placements(target)
+        placements = world.context.store.targets.placements(target)
         placed = jobs.place(job, attempt, reason="", now=now, placements=placements)
         jobs.change_attempt(attempt.key, {"handle": attempt.key})
         jobs.record(placed, Event.FAILED, reason="it failed", now=now, attempt={"ended_at": now})
@@ -39,7 +39,7 @@ def driver(world: World) -> StubDriver:
 
 
 def remaining(world: World) -> list[str]:
-    return [attempt.key for attempt in world.context.jobs.ended_with_handle()]
+    return [attempt.key for attempt in world.context.store.jobs.ended_with_handle()]
 
 
 def test_ended_attempts_are_removed_from_their_targets(
@@ -82,7 +82,7 @@ def test_a_runner_that_is_still_running_is_left_alone(
 def test_what_was_reported_is_on_disk_before_it_is_removed_from_the_target(
     world: World, driver: StubDriver, end: Callable[..., Attempt]
 ) -> None:
-    object.__setattr__(world.context, "sync", lambda: driver.calls.append(("sync", "")))
+    object.__setattr__(world.context.files, "sync", lambda: driver.calls.append(("sync", "")))
     attempt = end()
     forget_on(world.context, driver, [attempt])
     assert [call for call, _ in driver.calls] == ["sync", "poll", "forget"]
@@ -115,7 +115,7 @@ def test_nothing_remains_on_a_target_that_was_detached(
     world: World, driver: StubDriver, end: Callable[..., Attempt]
 ) -> None:
     attempt = end()
-    world.context.targets.remove("t", reason="detached", now=world.clock(), force=True)
+    world.context.store.targets.remove("t", reason="detached", now=world.clock(), force=True)
     assert forget(world.context, [attempt]) == []
     assert remaining(world) == []
 
@@ -124,7 +124,7 @@ def test_a_target_that_is_being_changed_is_left_alone(
     world: World, driver: StubDriver, end: Callable[..., Attempt]
 ) -> None:
     attempt = end()
-    with world.context.target_locks.hold("t"):
+    with world.context.store.target_locks.hold("t"):
         assert forget(world.context, [attempt]) == [attempt]
     assert driver.calls == []
 
@@ -167,7 +167,7 @@ def test_abandoned_uploads_are_searched_once_an_hour(
     def search(*, before: float) -> None:
         searches.append(before)
 
-    monkeypatch.setattr(world.context.uploads, "remove_old", search)
+    monkeypatch.setattr(world.context.files.uploads, "remove_old", search)
     for seconds in (0, 3599, 1):
         world.clock.time += seconds
         cleaner.clean(idle=True)

@@ -210,7 +210,7 @@ def test_a_placement_on_a_node_that_is_unavailable_is_undone(
     assert (queued.state, queued.attempt) == (JobState.QUEUED, 0)
     assert "nothing was started, and the job waits for another node" in queued.reason
     driver.launch_error, driver.inventory = None, one_node("n1")
-    world.context.targets.save(Target(name="t", kind="stub", inventory=one_node("n1")))
+    world.context.store.targets.save(Target(name="t", kind="stub", inventory=one_node("n1")))
     play()
     assert world.attempt(job).allocations[0].node == "n1"
     assert phase(world, job) is AttemptPhase.WATCHED
@@ -269,7 +269,7 @@ def test_a_rejected_launch_fails_its_job_and_shows_why(
     play()
     assert world.job(job).state is JobState.FAILED
     assert world.job(job).reason == "the image cannot be built"
-    log = world.context.streams.path(world.attempt(job).key, "prepare")
+    log = world.context.files.streams.path(world.attempt(job).key, "prepare")
     assert log.read_text() == "step 3 failed\n"
 
 
@@ -315,7 +315,7 @@ def test_after_a_change_of_settings_launches_are_looked_up_again(
     world.submit("t")
     play()
     changed = Target(name="t", kind="stub", config={"host": "h2"}, inventory=one_node())
-    world.context.targets.save(changed)
+    world.context.store.targets.save(changed)
     assert len(play()) == 1
     assert driver.count("launch") == 2
 
@@ -327,7 +327,7 @@ def test_a_target_that_was_detached_meanwhile_keeps_nothing_running(
     begin()
 
     def detach(_: object) -> None:
-        world.context.targets.remove("t", reason="detached", now=world.clock(), force=True)
+        world.context.store.targets.remove("t", reason="detached", now=world.clock(), force=True)
         driver.observation = GONE
 
     driver.on_launch = detach
@@ -342,7 +342,7 @@ def test_a_job_that_ended_while_it_waited_for_a_thread_is_not_launched(
 ) -> None:
     world.submit("t")
     begin()
-    world.context.targets.remove("t", reason="detached", now=world.clock(), force=True)
+    world.context.store.targets.remove("t", reason="detached", now=world.clock(), force=True)
     world.clock.time += 1
     world.executors.run()
     assert driver.count("launch") == 0
@@ -379,7 +379,7 @@ def test_an_unexpected_error_leaves_the_attempt_launchable(
 
 def test_a_pool_of_nodes_is_written_to_disk_before_its_launches(world: World, play: Round) -> None:
     synced: list[str] = []
-    object.__setattr__(world.context, "sync", lambda: synced.append("sync"))
+    object.__setattr__(world.context.files, "sync", lambda: synced.append("sync"))
     world.attach("pool", inventory(nodes=2))
     world.attach("one", Inventory(nodes=one_node().nodes))
     world.submit("one")

@@ -58,7 +58,7 @@ def dead(world: World) -> DeadHost:
 @pytest.fixture
 def start(world: World, dead: DeadHost) -> Iterator[Callable[[], None]]:
     """Start the loop. At the end, the dead host answers, and the loop stops."""
-    object.__setattr__(world.context, "now", time.time)
+    object.__setattr__(world.context, "clock", time.time)
     loop = Loop(world.context, world.work_available, interval_seconds=0.05)
     yield loop.start
     dead.released.set()
@@ -72,10 +72,12 @@ def place(world: World) -> Callable[..., Job]:
     def place_one(target: str, *, handle: bool = False) -> Job:
         job, context = world.submit(target), world.context
         attempt = Attempt(key=f"{job.id}-1", job_id=job.id, number=1, target=target)
-        placements = context.targets.placements(target)
-        placed = context.jobs.place(job, attempt, reason="", now=time.time(), placements=placements)
+        placements = context.store.targets.placements(target)
+        placed = context.store.jobs.place(
+            job, attempt, reason="", now=time.time(), placements=placements
+        )
         if handle:
-            context.jobs.change_attempt(attempt.key, {"handle": f"handle of {attempt.key}"})
+            context.store.jobs.change_attempt(attempt.key, {"handle": f"handle of {attempt.key}"})
         return placed
 
     return place_one
@@ -90,7 +92,7 @@ def test_launches_on_a_dead_target_do_not_delay_another(
     start()
     _wait(lambda: dead.count("launch") >= 16)
     job = world.submit("healthy")
-    world.context.wake()
+    world.context.bus.wake()
     _wait(lambda: healthy.count("launch") == 1)
     _wait(lambda: world.attempt(job).handle is not None)
 
@@ -108,7 +110,7 @@ def test_polls_cancels_and_forgets_on_a_dead_target_do_not_delay_another(
     cancel(world.context, canceled.id)
     _end(world, ended)
     healthy.observations[f"handle of {ended.id}-1"] = EXITED
-    world.context.wake()
+    world.context.bus.wake()
     _wait(lambda: healthy.count("cancel") >= 1)
     _wait(lambda: healthy.count("forget") == 1)
     _wait(lambda: world.attempt(ended).handle is None)
@@ -124,7 +126,7 @@ def test_launches_do_not_delay_a_poll_or_a_cancel_of_their_own_target(
     slow.on_launch = lambda launch: _block(dead.released)
     for _ in range(_ATTEMPTS):
         world.submit("slow")
-    world.context.wake()
+    world.context.bus.wake()
     _wait(lambda: slow.count("launch") > 16)
     polls = slow.count("poll")
     cancel(world.context, job.id)
@@ -138,7 +140,7 @@ def _block(released: threading.Event) -> None:
 
 def _end(world: World, job: Job) -> None:
     now = time.time()
-    world.context.jobs.record(
+    world.context.store.jobs.record(
         job, Event.FAILED, reason="it failed", now=now, attempt={"ended_at": now - 60}
     )
 

@@ -82,7 +82,7 @@ def test_few_jobs_are_placed_in_a_round_between_two_polls_and_the_next_round_com
 
 def test_a_job_waits_for_a_target_that_cannot_be_used(world: World, placer: Placer) -> None:
     world.attach("t")
-    world.context.targets.save(
+    world.context.store.targets.save(
         Target(name="t", kind="stub", inventory=one_node(), reason="no route to host")
     )
     job = world.submit("t")
@@ -94,7 +94,7 @@ def test_a_job_waits_for_a_target_that_cannot_be_used(world: World, placer: Plac
 def test_nothing_is_placed_on_a_target_that_is_being_changed(world: World, placer: Placer) -> None:
     world.attach("t")
     world.submit("t")
-    with world.context.target_locks.hold("t"):
+    with world.context.store.target_locks.hold("t"):
         assert placer.place(world.targets.refresh(), explain=True) == ([], [])
 
 
@@ -124,7 +124,7 @@ def test_the_rest_of_the_queue_is_explained_only_between_polls(
 
 def test_an_unknown_inventory_is_waited_for(world: World, placer: Placer) -> None:
     world.attach("t")
-    world.context.targets.save(Target(name="t", kind="stub", inventory=None, reason="is new"))
+    world.context.store.targets.save(Target(name="t", kind="stub", inventory=None, reason="is new"))
     world.submit("t")
     live, reasons = placer.place(world.targets.refresh(), explain=False)
     assert not live
@@ -132,6 +132,6 @@ def test_an_unknown_inventory_is_waited_for(world: World, placer: Placer) -> Non
 
 
 def _end(world: World, job_id: str, event: Event) -> None:
-    job = world.context.jobs.read(job_id)
+    job = world.context.store.jobs.read(job_id)
     now = world.clock()
-    world.context.jobs.record(job, event, reason="again", now=now, attempt={"ended_at": now})
+    world.context.store.jobs.record(job, event, reason="again", now=now, attempt={"ended_at": now})

@@ -58,8 +58,8 @@ def test_a_check_stores_since_when_a_node_is_in_its_state(world: World) -> None:
     for seconds, unavailable in ((0, ""), (10, "no route"), (10, "no route"), (10, "")):
         world.clock.time += seconds
         driver.inventory = one_node(unavailable=unavailable)
-        check(world.context, world.context.targets.find("t"))
-        (node,) = (world.context.targets.find("t").inventory or Inventory()).nodes
+        check(world.context, world.context.store.targets.find("t"))
+        (node,) = (world.context.store.targets.find("t").inventory or Inventory()).nodes
         assert node.unavailable == unavailable
         assert node.changed_at == {"": 1_000.0, "no route": 1_010.0}[unavailable] + (
             30.0 if world.clock.time == 1_030.0 else 0.0
@@ -68,10 +68,10 @@ def test_a_check_stores_since_when_a_node_is_in_its_state(world: World) -> None:
 
 def test_a_target_that_cannot_be_checked_keeps_its_nodes(world: World) -> None:
     driver = world.attach("t")
-    check(world.context, world.context.targets.find("t"))
+    check(world.context, world.context.store.targets.find("t"))
     driver.check_error = TargetUnreachable("no route to host")
     with pytest.raises(TargetUnreachable):
-        check(world.context, world.context.targets.find("t"))
-    target = world.context.targets.find("t")
+        check(world.context, world.context.store.targets.find("t"))
+    target = world.context.store.targets.find("t")
     assert target.reason == "no route to host"
     assert [node.name for node in (target.inventory or Inventory()).nodes] == ["n0"]

@@ -48,7 +48,7 @@ def cleaner(world: World) -> Cleaner:
 
 def take_over(world: World) -> LeaseKeeper:
     """Let another server take all leases, before this one hears of it."""
-    other = make_keeper(world.context.jobs.engine, "other")
+    other = make_keeper(world.context.store.jobs.engine, "other")
     other.register()  # on this database, it replaces the first one
     return other
 
@@ -75,7 +75,7 @@ def test_targets_of_other_servers_are_left_alone(
 ) -> None:
     launched = place_one(world, placer)
     take_over(world)
-    world.context.leases.renew()
+    world.context.links.leases.renew()
     queued = world.submit("t")
     assert world.targets.refresh() == []
     pairs, reasons = placer.place(world.targets.refresh(), explain=True)
@@ -110,7 +110,7 @@ def test_no_launch_begins_once_the_lease_is_known_to_be_lost(
     pairs, _ = placer.place(world.targets.refresh(), explain=True)
     launcher.launch(pairs)
     take_over(world)
-    world.context.leases.renew()
+    world.context.links.leases.renew()
     with pytest.raises(LeaseLost):
         world.executors.run()
     assert driver.count("launch") == 0
@@ -140,7 +140,7 @@ def test_handles_stay_after_the_lease_was_taken_over(
     pairs, _ = placer.place(world.targets.refresh(), explain=True)
     launcher.launch(pairs)
     world.executors.run()
-    world.context.jobs.change_attempt(world.attempt(job).key, {"ended_at": 1.0})
+    world.context.store.jobs.change_attempt(world.attempt(job).key, {"ended_at": 1.0})
     driver.observation = EXITED
     cleaner.clean(idle=True)
     take_over(world)
@@ -156,9 +156,9 @@ def test_a_server_that_gets_a_lease_back_looks_all_launches_up_again(
     launcher.launch(pairs)
     world.executors.run()
     take_over(world).stop()
-    again = make_keeper(world.context.jobs.engine)
+    again = make_keeper(world.context.store.jobs.engine)
     again.register()
-    world.context.leases.renew()
+    world.context.links.leases.renew()
     pairs, _ = placer.place(world.targets.refresh(), explain=True)
     launcher.launch(pairs)
     world.executors.run()
@@ -175,13 +175,13 @@ def test_a_driver_carries_the_epoch_of_the_lease(world: World) -> None:
     world.attach("t")
     world.drivers["t"] = LeasedDriver()
     world.targets.refresh()
-    lease = world.context.leases.held()["t"]
+    lease = world.context.links.leases.held()["t"]
     world.targets.context("t").driver("t")
     (lease,) = carried
     assert lease.epoch == lease.epoch
     lease.check()
     take_over(world)
-    world.context.leases.renew()
+    world.context.links.leases.renew()
     with pytest.raises(LeaseLost):
         lease.check()
     with pytest.raises(Conflict):
@@ -195,13 +195,13 @@ def test_another_server_cleans_up_only_what_nobody_looks_after(
     pairs, _ = placer.place(world.targets.refresh(), explain=True)
     launcher.launch(pairs)
     world.executors.run()
-    world.context.jobs.change_attempt(world.attempt(job).key, {"ended_at": 1.0})
+    world.context.store.jobs.change_attempt(world.attempt(job).key, {"ended_at": 1.0})
     take_over(world)
-    world.context.leases.renew()
+    world.context.links.leases.renew()
     world.targets.refresh()
     cleaner.clean(idle=True)
     assert world.executors.run() == []
-    world.context.targets.remove("t", reason="", now=1.0, force=True)
+    world.context.store.targets.remove("t", reason="", now=1.0, force=True)
     world.targets.refresh()
     cleaner.clean(idle=True)
     assert world.executors.run() == ["forget t"]
@@ -213,6 +213,6 @@ def test_known_targets_are_read_again_after_a_change_of_leases(world: World) -> 
     targets = KnownTargets(world.context, world.table, interval_seconds=100.0)
     assert [target.name for target in targets.refresh()] == ["t"]
     take_over(world)
-    world.context.leases.renew()
+    world.context.links.leases.renew()
     assert targets.refresh() == []
     assert (targets.is_held("t"), targets.is_known("t")) == (False, True)

@@ -47,17 +47,17 @@ def launch(world: World) -> Callable[..., Job]:
         assert entry is not None
         entry = world.table.apply(entry, AttemptEvent.LAUNCH_STARTED) or entry
         world.table.apply(entry, AttemptEvent.LAUNCHED)
-        world.context.jobs.change_attempt(attempt.key, {"handle": attempt.key})
+        world.context.store.jobs.change_attempt(attempt.key, {"handle": attempt.key})
         for event in (Event.PREPARING, Event.STARTED):
             now = world.clock()
-            world.context.jobs.record(world.job(job), event, reason="it runs", now=now)
+            world.context.store.jobs.record(world.job(job), event, reason="it runs", now=now)
         return world.job(job)
 
     return launch_one
 
 
 def poll(world: World, watcher: Watcher) -> list[str]:
-    watcher.poll(world.context.jobs.live())
+    watcher.poll(world.context.store.jobs.live())
     return world.executors.run()
 
 
@@ -160,7 +160,7 @@ def test_a_runner_that_dies_too_often_fails_its_job(
     world: World, driver: StubDriver, watcher: Watcher, launch: Callable[..., Job]
 ) -> None:
     job = launch()
-    world.context.jobs.change_attempt(world.attempt(job).key, {"resumes": MAX_RESUMES})
+    world.context.store.jobs.change_attempt(world.attempt(job).key, {"resumes": MAX_RESUMES})
     driver.observation = DEAD
     poll(world, watcher)
     assert world.job(job).state is JobState.FAILED
@@ -223,7 +223,7 @@ def test_what_was_observed_before_a_launch_was_looked_up_again_counts_no_more(
 ) -> None:
     job = launch()
     driver.observation = GONE  # with the old settings
-    watcher.poll(world.context.jobs.live())
+    watcher.poll(world.context.store.jobs.live())
     world.table.change_settings({"t"})
     world.executors.run()
     assert world.job(job).state is JobState.RUNNING
@@ -234,8 +234,8 @@ def test_only_what_must_stop_is_asked_to_stop(
 ) -> None:
     canceled, _ = launch(), launch()
     cancel(world.context, canceled.id)
-    watcher.cancel(world.context.jobs.live())
-    watcher.cancel(world.context.jobs.live())
+    watcher.cancel(world.context.store.jobs.live())
+    watcher.cancel(world.context.store.jobs.live())
     key = world.attempt(canceled).key
     assert world.executors.run() == [f"cancel {key}"]
     assert driver.calls == [("cancel", key)]
@@ -255,6 +255,6 @@ def test_a_host_that_cannot_be_asked_to_stop_is_asked_again(
     cancel(world.context, job.id)
     monkeypatch.setattr(driver, "cancel", fail)
     for _ in range(2):
-        watcher.cancel(world.context.jobs.live())
+        watcher.cancel(world.context.store.jobs.live())
         assert len(world.executors.run()) == 1
     assert world.job(job).state is JobState.CANCELING

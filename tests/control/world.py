@@ -10,42 +10,25 @@ from typing import Any, ClassVar
 from pydantic import BaseModel
 from sqlalchemy import Engine
 
-from retarget.blobs.folder import Blobs
-from retarget.blobs.snapshots import Snapshots
-from retarget.blobs.streams import Streams
-from retarget.blobs.uploads import Uploads
+from retarget.blobs.files import Files
 from retarget.control.attempt_table import AttemptTable
-from retarget.control.context import Context
+from retarget.control.context import Context, ControlSettings
 from retarget.control.executors import Lane, TargetExecutors
 from retarget.control.known_targets import KnownTargets
 from retarget.control.leases import LeaseKeeper
+from retarget.control.links import TargetLinks
 from retarget.control.target_checks import TargetChecks
-from retarget.core.driver import Handle, Launch, Observation, Phase
+from retarget.core.driver import Driver, Handle, Launch, Observation, Phase
+from retarget.core.home import Home
 from retarget.core.jobs import Attempt, Job, JobSpec
 from retarget.core.leases import ServerRecord
 from retarget.core.names import new_id
 from retarget.core.states import JobState
 from retarget.core.targets import Inventory, Node, Target
-from retarget.store.artifacts import Artifacts
-from retarget.store.environments import Environments
-from retarget.store.experiment_choices import ExperimentChoices
-from retarget.store.experiments import Experiments
-from retarget.store.jobs import Jobs
-from retarget.store.kept import KeptFiles
+from retarget.server.event_bus import EventBus
 from retarget.store.leases import Leases
-from retarget.store.locks import Locks
-from retarget.store.logged_models import LoggedModels
-from retarget.store.metrics import Metrics
-from retarget.store.models import Models
-from retarget.store.node_reports import NodeReports
-from retarget.store.outputs import Outputs
-from retarget.store.overview import Overview
-from retarget.store.runs import Runs
-from retarget.store.search import Searches
-from retarget.store.secrets import Secrets
-from retarget.store.target_locks import TargetLocks
+from retarget.store.store import Store
 from retarget.store.targets import Targets
-from retarget.store.track import TrackFiles
 
 RUNNING = Observation(phase=Phase.RUNNING)
 SILENT = Observation(phase=Phase.SILENT, reason="host h does not answer")
@@ -159,8 +142,8 @@ class World:
         driver = self.drivers[name] = StubDriver()
         driver.inventory = inventory or driver.inventory
         target = Target(name=name, kind="stub", inventory=driver.inventory)
-        self.context.leases.claim(target)
-        self.context.targets.save(target)
+        self.context.links.leases.claim(target)
+        self.context.store.targets.save(target)
         self.targets.refresh()
         return driver
 
@@ -177,14 +160,14 @@ class World:
             created_at=now,
             changed_at=now,
         )
-        self.context.jobs.add(job)
+        self.context.store.jobs.add(job)
         return job
 
     def job(self, job: Job) -> Job:
-        return self.context.jobs.read(job.id)
+        return self.context.store.jobs.read(job.id)
 
     def attempt(self, job: Job) -> Attempt:
-        return self.context.jobs.attempts(job.id)[-1]
+        return self.context.store.jobs.attempts(job.id)[-1]
 
 
 def make_keeper(engine: Engine, server_id: str = "main", *, expire: bool = False) -> LeaseKeeper:
@@ -205,46 +188,28 @@ def make_keeper(engine: Engine, server_id: str = "main", *, expire: bool = False
     )
 
 
-def make_context(engine: Engine, folder: Path, **changes: Any) -> Context:
-    blobs = Blobs(folder / "blobs")
+class UnsyncedFiles(Files):
+    """Leaves the disk alone: syncing it takes long while other tests write."""
+
+    def sync(self) -> None:
+        pass
+
+
+def make_context(
+    engine: Engine,
+    folder: Path,
+    *,
+    connect: Callable[[Target], Driver],
+    bus: EventBus,
+    clock: Callable[[], float],
+) -> Context:
     leases = make_keeper(engine)
     leases.register()
-    fields: dict[str, Any] = {
-        "target_locks": TargetLocks(engine, server=lambda: leases.server.incarnation),
-        "experiment_choices": ExperimentChoices(engine),
-        "leases": leases,
-        "jobs": Jobs(engine),
-        "node_reports": NodeReports(engine),
-        "outputs": Outputs(engine),
-        "targets": Targets(engine),
-        "environments": Environments(engine),
-        "locks": Locks(engine),
-        "experiments": Experiments(engine),
-        "runs": Runs(engine),
-        "metrics": Metrics(engine),
-        "track": TrackFiles(engine),
-        "overview": Overview(engine),
-        "artifacts": Artifacts(engine),
-        "logged_models": LoggedModels(engine),
-        "models": Models(engine),
-        "searches": Searches(engine),
-        "secrets": Secrets(engine),
-        "kept_files": KeptFiles(engine),
-        "blobs": blobs,
-        "snapshots": Snapshots(folder / "snapshots", blobs),
-        "streams": Streams(folder / "logs"),
-        "uploads": Uploads(folder / "uploads"),
-        "url": "http://127.0.0.1:1",
-        "secret": b"secret",
-        "notify": _announce_nothing,
-        "sync": _do_nothing,
-    }
-    return Context(**fields | changes)
-
-
-def _announce_nothing(job: str) -> None:
-    """Bytes of logs are announced by the routes that receive them, which these tests do not use."""
-
-
-def _do_nothing() -> None:
-    pass
+    return Context(
+        store=Store(engine, server=lambda: leases.server.incarnation),
+        files=UnsyncedFiles(Home(folder)),
+        links=TargetLinks(leases, b"secret", connect),
+        bus=bus,
+        clock=clock,
+        settings=ControlSettings(url="http://127.0.0.1:1", secret=b"secret"),
+    )

@@ -30,10 +30,9 @@ from retarget.core.jobs import Attempt, Job, JobSpec, Transition
 from retarget.core.names import new_id
 from retarget.core.states import LIVE, TRANSITIONS, Event, JobState
 from retarget.core.targets import Target
+from retarget.server.event_bus import EventBus
 from retarget.store.engine import migrate, open_engine
-from retarget.store.jobs import Jobs
-from retarget.store.outputs import Outputs
-from retarget.store.targets import Targets
+from retarget.store.store import Store
 
 _KINDS = st.sampled_from(["preparing", "started", "exited", "finished", "finished", "news"])
 _OUTCOMES = st.sampled_from(["succeeded", "failed", "canceled", "lost"])
@@ -54,17 +53,11 @@ class Lives(RuleBasedStateMachine):
     def __init__(self, engine: Engine) -> None:
         super().__init__()
         self.clock = itertools.count(1_000_000)
-        self.jobs, self.targets = Jobs(engine), Targets(engine)
+        store = Store(engine, server=lambda: "")
+        self.jobs, self.targets = store.jobs, store.targets
         self.context = cast(
             Context,
-            SimpleNamespace(
-                jobs=self.jobs,
-                targets=self.targets,
-                outputs=Outputs(engine),
-                now=lambda: float(next(self.clock)),
-                wake=lambda: None,
-                notify=_nothing,
-            ),
+            SimpleNamespace(store=store, bus=EventBus(), clock=lambda: float(next(self.clock))),
         )
         self.first_versions: dict[str, Job] = {}  # as each job was first stored, out of date later
         self.final_histories: dict[str, list[Transition]] = {}
@@ -75,7 +68,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(target=job_ids, retries=st.integers(0, 2))
     def submit(self, retries: int) -> str:
-        now = self.context.now()
+        now = self.context.clock()
         spec = JobSpec(command=("true",), retries=retries)
         fields: dict[str, Any] = {
             "reason": "waits",
@@ -90,7 +83,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(job=job_ids, is_accepted=st.booleans())
     def place(self, job: str, is_accepted: bool) -> None:
-        now, current = self.context.now(), self.jobs.read(job)
+        now, current = self.context.clock(), self.jobs.read(job)
         attempt = Attempt(key=new_id(now), job_id=job, number=current.attempt + 1, target="local")
         placements = self.targets.placements("local")
         if current.state is JobState.QUEUED:
@@ -142,7 +135,7 @@ class Lives(RuleBasedStateMachine):
     @rule(job=job_ids)
     def unplace(self, job: str) -> None:
         """Undo a placement that started nothing. Anything that was started stays."""
-        now, current, attempts = self.context.now(), self.jobs.read(job), self.jobs.attempts(job)
+        now, current, attempts = self.context.clock(), self.jobs.read(job), self.jobs.attempts(job)
         for attempt in attempts[-1:]:
             if current.state is JobState.LAUNCHING and attempt.handle is None:
                 self.jobs.unplace(current, attempt, reason="unreachable", now=now)
@@ -204,9 +197,6 @@ class Lives(RuleBasedStateMachine):
         assert job.failures == ended.count(Event.RETRIED) + ended.count(Event.FAILED)
         assert job.failures <= job.spec.retries + 1
         assert len(attempts) <= job.spec.retries + 1 + job.preemptions
-
-
-def _nothing(_: str) -> None: ...
 
 
 def _check_history(history: list[Transition]) -> None:

@@ -146,7 +146,8 @@ class TrackUploads(RuleBasedStateMachine):
         self.tmpdir.cleanup()
 
     def _take(self, offset: int, content: bytes) -> dict[str, Any]:
-        context = SimpleNamespace(jobs=Jobs(self.engine), runs=Runs(self.engine), track=self.store)
+        nouns = {"jobs": Jobs(self.engine), "runs": Runs(self.engine), "track": self.store}
+        context = SimpleNamespace(store=SimpleNamespace(**nouns))
         size, refused = process_lines(cast(Context, context), self.key, _NAME, offset, content)
         assert not refused
         return {"size": size, "refused": refused}

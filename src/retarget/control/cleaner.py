@@ -42,9 +42,9 @@ class Cleaner:
 
         While jobs wait, launches come first: attempts that ended a moment ago are skipped.
         """
-        ended = self._context.jobs.ended_with_handle()
+        ended = self._context.store.jobs.ended_with_handle()
         if not idle:
-            before = self._context.now() - _FORGET_DELAY_SECONDS
+            before = self._context.clock() - _FORGET_DELAY_SECONDS
             ended = [attempt for attempt in ended if (attempt.ended_at or 0.0) < before]
         ended.sort(key=lambda attempt: attempt.target)
         for target, group in groupby(ended, key=lambda attempt: attempt.target):
@@ -64,17 +64,19 @@ class Cleaner:
         now = self._clock()
         if now - self._uploads_checked >= _UPLOAD_CHECK_SECONDS:
             self._uploads_checked = now
-            self._context.uploads.remove_old(before=self._context.now() - _UPLOAD_EXPIRY_SECONDS)
+            self._context.files.uploads.remove_old(
+                before=self._context.clock() - _UPLOAD_EXPIRY_SECONDS
+            )
 
 
 def forget(context: Context, ended: Sequence[Attempt]) -> list[Attempt]:
     """Remove ended attempts of one target from it. Return those that could not be removed yet."""
-    if ended[0].target in context.target_locks.held():
+    if ended[0].target in context.store.target_locks.held():
         return list(ended)
     try:
         return forget_on(context, context.driver(ended[0].target), ended)
     except NotFound:  # the target was detached: nothing is left to remove
-        context.jobs.clear_handles([attempt.key for attempt in ended])
+        context.store.jobs.clear_handles([attempt.key for attempt in ended])
         return []
     except TargetUnreachable:
         return list(ended)  # once it answers again
@@ -82,7 +84,7 @@ def forget(context: Context, ended: Sequence[Attempt]) -> list[Attempt]:
 
 def forget_on(context: Context, driver: Driver, ended: Sequence[Attempt]) -> list[Attempt]:
     """Remove ended attempts with this driver. Return those whose runner is still running."""
-    context.sync()  # from now on, only this server has what they reported
+    context.files.sync()  # from now on, only this server has what they reported
     running, forgotten = list[Attempt](), list[str]()
     try:
         handles = [Handle(attempt.handle or "") for attempt in ended]
@@ -93,7 +95,7 @@ def forget_on(context: Context, driver: Driver, ended: Sequence[Attempt]) -> lis
                 driver.forget(handle)
                 forgotten.append(attempt.key)
     finally:
-        context.jobs.clear_handles(forgotten)
+        context.store.jobs.clear_handles(forgotten)
     return running
 
 

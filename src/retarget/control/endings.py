@@ -24,14 +24,14 @@ def end_attempt(context: Context, attempt: Attempt, reason: str, *, outcome: str
         job, _ = current_attempt(context, attempt.key)
     except Gone:
         return  # it reported its end; its job may be deleted by now
-    now = context.now()
+    now = context.clock()
     verdict = on_ending(job, outcome, reason, None)
     with suppress(Conflict):  # it reported after all
-        context.jobs.record(
+        context.store.jobs.record(
             job,
             verdict.event,
             reason=verdict.reason,
             now=now,
             attempt={"ended_at": now, "reason": reason},
         )
-        context.wake()
+        context.bus.wake()

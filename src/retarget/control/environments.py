@@ -16,9 +16,9 @@ _log = logging.getLogger(__name__)
 def built(context: Context) -> dict[str, list[dict[str, Any]]]:
     """Return what the reachable targets have built, by digest."""
     builds: dict[str, list[dict[str, Any]]] = {}
-    for target in context.targets.list():
+    for target in context.store.targets.list():
         try:
-            driver = context.connect(target)
+            driver = context.links.connect(target)
             if not isinstance(driver, Caches):
                 continue
             for build in driver.environments():
@@ -38,18 +38,18 @@ def register(context: Context, name: str, environment: Environment) -> StoredEnv
         raise Invalid(
             "kind: only an environment with packages or an image can have a name", field="kind"
         )
-    return context.environments.register(name, environment, context.now())
+    return context.store.environments.register(name, environment, context.clock())
 
 
 def update(context: Context, name: str) -> StoredEnvironment:
     """Add a version of a name that the next build resolves again."""
-    newest = context.environments.versions(name)[0].environment
+    newest = context.store.environments.versions(name)[0].environment
     if newest.kind == "image" and not (newest.pip or newest.conda or newest.context):
         raise Invalid(
             f"environment {name!r} is an image without packages: there is nothing to resolve; "
             "register it again with another tag"
         )
-    return context.environments.update(name, context.now())
+    return context.store.environments.update(name, context.clock())
 
 
 def remove(context: Context, text: str) -> list[str]:
@@ -58,11 +58,11 @@ def remove(context: Context, text: str) -> list[str]:
     A name stands for all its versions. A definition that another version has stays.
     """
     removed: list[str] = []
-    known = context.environments.find(text)
+    known = context.store.environments.find(text)
     if text == known.name:
-        for version in context.environments.versions(text):
+        for version in context.store.environments.versions(text):
             removed += _remove_version(context, version)
-        context.environments.remove_name(text)
+        context.store.environments.remove_name(text)
     elif _is_label(text, known):
         removed = _remove_version(context, known)
     else:
@@ -75,21 +75,21 @@ def _is_label(text: str, known: StoredEnvironment) -> bool:
 
 
 def _remove_version(context: Context, known: StoredEnvironment) -> list[str]:
-    others = [other for other in context.environments.list() if other.digest == known.digest]
+    others = [other for other in context.store.environments.list() if other.digest == known.digest]
     if len(others) > 1 and known.name and known.version:
-        context.environments.remove_version(known.name, known.version)
+        context.store.environments.remove_version(known.name, known.version)
         return []
     return _remove_definition(context, known.digest)
 
 
 def _remove_definition(context: Context, digest: str) -> list[str]:
     removed: list[str] = []
-    for target in context.targets.list():
+    for target in context.store.targets.list():
         try:
-            driver = context.connect(target)
+            driver = context.links.connect(target)
             if isinstance(driver, Caches) and driver.remove_environment(digest):
                 removed.append(target.name)
         except TargetUnreachable as error:
             _log.warning("environment %s, target %s: %s", digest[:12], target.name, error)
-    context.environments.remove(digest)
+    context.store.environments.remove(digest)
     return removed

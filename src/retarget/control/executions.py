@@ -30,14 +30,14 @@ def open_exec(
     context: Context, name: str, *, rank: int | None, node: int | None
 ) -> tuple[socket.socket, ScriptProcess]:
     """Connect to the runner of a job. Raise Conflict, with the reason, if that is impossible."""
-    job = context.jobs.find(name)
+    job = context.store.jobs.find(name)
     process = process_of(job, rank=rank, node=node)
     if job.state is not S.RUNNING:
         raise Conflict(f"job {job.name!r} {_why_not(job)}; a command needs a running job")
-    attempt: Attempt = context.jobs.attempts(job.id)[-1]
+    attempt: Attempt = context.store.jobs.attempts(job.id)[-1]
     driver = context.driver(attempt.target)
     if not isinstance(driver, Executes):
-        kind = context.targets.find(attempt.target).kind
+        kind = context.store.targets.find(attempt.target).kind
         raise Conflict(f"targets of kind {kind!r} cannot run commands beside a script")
     if attempt.handle is None:  # the driver has not returned yet
         raise Conflict(f"job {job.name!r} is still being launched; try again")

@@ -17,7 +17,7 @@ def hint_of(context: Context, job: Job) -> str | None:
     if job.state is not JobState.FAILED or snapshot is None or not hints.needs_files(job.reason):
         return hints.hint_of(job)
     try:
-        return hints.hint_of(job, _files(context.blobs.path(snapshot)))
+        return hints.hint_of(job, _files(context.files.blobs.path(snapshot)))
     except (OSError, RetargetError):  # the manifest was damaged or deleted
         return None  # what is missing may be the user's own module
 

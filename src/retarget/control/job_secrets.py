@@ -27,7 +27,7 @@ class Draft:
 def store_secret(context: Context, name: str, value: str) -> StoredSecret:
     """Store a secret for all jobs, or replace its value."""
     sealed = _sealer(context).seal(check_secret_value(value), owner=_secret_owner(name))
-    return context.secrets.put(name, sealed, context.now())
+    return context.store.secrets.put(name, sealed, context.clock())
 
 
 def draft_of(spec: JobSpec) -> Draft:
@@ -53,7 +53,9 @@ def draft_again(context: Context, job: Job, spec: JobSpec, *, stored: Sequence[s
     It excludes those that `spec` sets again, and those that are `stored` on the server.
     """
     sealed = {
-        name: value for name, value in context.secrets.of_job(job.id).items() if name not in stored
+        name: value
+        for name, value in context.store.secrets.of_job(job.id).items()
+        if name not in stored
     }
     names = [name for name in spec.secrets if name not in sealed or name not in spec.variables]
     draft = draft_of(spec.model_copy(update={"secrets": tuple(names)}))
@@ -68,7 +70,7 @@ def draft_again(context: Context, job: Job, spec: JobSpec, *, stored: Sequence[s
 def check_secrets(context: Context, draft: Draft) -> None:
     """Raise Invalid if a secret of the job is neither its own nor stored."""
     names = [name for name in draft.spec.secrets if name not in draft.values]
-    known = context.secrets.sealed(names) if names else {}
+    known = context.store.secrets.sealed(names) if names else {}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise Invalid(
@@ -103,7 +105,7 @@ def mask_secrets(context: Context, key: str, body: dict[str, Any]) -> dict[str, 
 
 
 def secrets_of(context: Context, job: Job, key: str) -> dict[str, str]:
-    own = context.secrets.of_job(job.id)
+    own = context.store.secrets.of_job(job.id)
     shared = [name for name in job.spec.secrets if name not in own]
     encrypted = _take(context, job, key, shared) if shared else {}
     values = {name: _unseal(context, own[name], _job_owner(job.id, name), name) for name in own}
@@ -113,10 +115,10 @@ def secrets_of(context: Context, job: Job, key: str) -> dict[str, str]:
 
 
 def _take(context: Context, job: Job, key: str, names: Sequence[str]) -> dict[str, str]:
-    encrypted = context.secrets.of_attempt(job.id, key)
+    encrypted = context.store.secrets.of_attempt(job.id, key)
     if all(name in encrypted for name in names):
         return encrypted
-    stored, sealer, sealed = context.secrets.sealed(names), _sealer(context), dict[str, str]()
+    stored, sealer, sealed = context.store.secrets.sealed(names), _sealer(context), dict[str, str]()
     for name in names:
         if name not in stored:
             raise NotFound(
@@ -125,8 +127,8 @@ def _take(context: Context, job: Job, key: str, names: Sequence[str]) -> dict[st
             )
         value = _unseal(context, stored[name], _secret_owner(name), name)
         sealed[name] = sealer.seal(value, owner=_attempt_owner(key, name))
-    context.secrets.take(job.id, key, sealed)
-    return context.secrets.of_attempt(job.id, key)
+    context.store.secrets.take(job.id, key, sealed)
+    return context.store.secrets.of_attempt(job.id, key)
 
 
 def _unseal(context: Context, sealed: str, owner: str, name: str) -> str:
@@ -140,7 +142,7 @@ def _unseal(context: Context, sealed: str, owner: str, name: str) -> str:
 
 
 def _sealer(context: Context) -> Sealer:
-    return Sealer(context.secret, _PURPOSE)
+    return Sealer(context.settings.secret, _PURPOSE)
 
 
 # The owner is part of what is encrypted: a value copied to another row cannot be decrypted there.

@@ -20,23 +20,23 @@ _DIAGNOSE_SECONDS = 15.0  # a runner silent for longer is diagnosed on its targe
 def cancel(context: Context, name: str) -> Job:
     """Ask a job to stop and return at once. The job ends when its processes have exited."""
     while True:
-        job = context.jobs.find(name)
+        job = context.store.jobs.find(name)
         if job.state is JobState.CANCELING:
             return job
         if job.state.is_final:
             raise Conflict(f"job {job.name!r} has already ended: {job.state}")
         try:
-            now = context.now()
+            now = context.clock()
             queued = job.state is JobState.QUEUED
             reason = (
                 "canceled before it started"
                 if queued
                 else "stop requested; waiting for the job to end"
             )
-            job = context.jobs.record(job, Event.CANCEL_REQUESTED, reason=reason, now=now)
+            job = context.store.jobs.record(job, Event.CANCEL_REQUESTED, reason=reason, now=now)
         except Conflict:
             continue  # its state changed meanwhile: read it again
-        context.wake()
+        context.bus.wake()
         return job
 
 
@@ -45,14 +45,14 @@ def delete(context: Context, name: str) -> None:
 
     The next prune removes the blobs.
     """
-    job = context.jobs.find(name)
-    attempts = context.jobs.attempts(job.id)
+    job = context.store.jobs.find(name)
+    attempts = context.store.jobs.attempts(job.id)
     if job.state.is_final:
         _clean_up(context, job, [attempt for attempt in attempts if attempt.handle])
-        context.artifacts.remove_of_job(job.id)
-    context.jobs.delete(job)
+        context.store.artifacts.remove_of_job(job.id)
+    context.store.jobs.delete(job)
     for attempt in attempts:
-        context.streams.remove(attempt.key)
+        context.files.streams.remove(attempt.key)
 
 
 def _clean_up(context: Context, job: Job, attempts: list[Attempt]) -> None:
@@ -64,14 +64,14 @@ def _clean_up(context: Context, job: Job, attempts: list[Attempt]) -> None:
 
 def referenced_blobs(context: Context) -> set[str]:
     """Return every blob that a job, an environment, an artifact or a model refers to."""
-    blobs = context.outputs.digests() | context.artifacts.digests()
+    blobs = context.store.outputs.digests() | context.store.artifacts.digests()
     snapshots = (
-        context.jobs.snapshots()
-        | context.jobs.build_contexts()
-        | context.environments.build_contexts()
+        context.store.jobs.snapshots()
+        | context.store.jobs.build_contexts()
+        | context.store.environments.build_contexts()
     )
-    for snapshot in snapshots | context.models.snapshots():
-        blobs |= {snapshot, *decode(context.blobs.path(snapshot).read_bytes()).digests()}
+    for snapshot in snapshots | context.store.models.snapshots():
+        blobs |= {snapshot, *decode(context.files.blobs.path(snapshot).read_bytes()).digests()}
     return blobs
 
 
@@ -91,11 +91,13 @@ def why(context: Context, job: Job) -> dict[str, Any]:
 
 def _waiting(context: Context, job: Job) -> tuple[str, list[str]]:
     """Return why a queued job waits, and the names of the jobs ahead of it."""
-    target = context.targets.find(job.spec.target)
-    live = [pair for pair in context.jobs.live() if pair[1].target == target.name]
+    target = context.store.targets.find(job.spec.target)
+    live = [pair for pair in context.store.jobs.live() if pair[1].target == target.name]
     # The head of a long queue is enough: every other job waits behind one of these.
-    queue = {other.id: other for other in context.jobs.queued(target.name, limit=_MAX_QUEUE_HEAD)}
-    behind = [other.name for other, _ in live] + context.jobs.ahead_of(job)
+    queue = {
+        other.id: other for other in context.store.jobs.queued(target.name, limit=_MAX_QUEUE_HEAD)
+    }
+    behind = [other.name for other, _ in live] + context.store.jobs.ahead_of(job)
     if target.inventory is None:
         return job.reason, behind
     placements = place(list((queue | {job.id: job}).values()), live, target.inventory)
@@ -107,8 +109,8 @@ def _diagnosis(context: Context, job: Job) -> str | None:
     """Return what the target knows about a runner that has not reported for a while."""
     if job.state not in LIVE:
         return None
-    attempt = context.jobs.attempts(job.id)[-1]
-    silence = context.now() - (attempt.last_seen_at or attempt.created_at)
+    attempt = context.store.jobs.attempts(job.id)[-1]
+    silence = context.clock() - (attempt.last_seen_at or attempt.created_at)
     if attempt.handle is None or silence < _DIAGNOSE_SECONDS:
         return None
     try:

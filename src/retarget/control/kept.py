@@ -22,9 +22,9 @@ def take_kept(context: Context, job: Job, event: dict[str, Any], node: int = 0) 
     except ValidationError as error:
         _log.warning("job %s: its runner sent an invalid report of kept files: %s", job.name, error)
         return
-    context.kept_files.put(job.id, job.attempt, node, kept)
+    context.store.kept_files.put(job.id, job.attempt, node, kept)
 
 
 def kept_of(context: Context, job: Job) -> Kept | None:
     """Return what the last attempt of a job wrote outside of outputs/; None if nothing."""
-    return combine_nodes(context.kept_files.read(job.id, job.attempt))
+    return combine_nodes(context.store.kept_files.read(job.id, job.attempt))

@@ -35,14 +35,14 @@ class KnownTargets:
         """
         self._refresh_leases()
         now = self._table.clock()
-        changes = self._context.targets.changes + self._context.target_locks.changes
+        changes = self._context.store.targets.changes + self._context.store.target_locks.changes
         if changes != self._read[0] or now - self._read[1] >= self._interval_seconds:
             self._read = changes, now
             # read before the settings: a target that changes in between rejects placements
-            self._placements = self._context.targets.all_placements()
-            self._locked = self._context.target_locks.held()
+            self._placements = self._context.store.targets.all_placements()
+            self._locked = self._context.store.target_locks.held()
             before = self._targets
-            self._targets = {target.name: target for target in self._context.targets.list()}
+            self._targets = {target.name: target for target in self._context.store.targets.list()}
             changed = {
                 name
                 for name, target in self._targets.items()
@@ -53,7 +53,7 @@ class KnownTargets:
         return [target for name, target in self._targets.items() if name in self._contexts]
 
     def _refresh_leases(self) -> None:
-        before, self._leases = self._leases, self._context.leases.held()
+        before, self._leases = self._leases, self._context.links.leases.held()
         if self._leases == before:
             return
         changed = {name for name, lease in self._leases.items() if before.get(name) != lease}
@@ -87,7 +87,7 @@ class KnownTargets:
 
     def find(self, name: str) -> Target:
         """Return a target, or raise NotFound."""
-        return self._targets.get(name) or self._context.targets.find(name)
+        return self._targets.get(name) or self._context.store.targets.find(name)
 
     def placements(self, name: str) -> int:
         """Return how many attempts were ever placed on a target, as `Jobs.place` needs it."""

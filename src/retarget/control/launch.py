@@ -33,13 +33,13 @@ def launch_of(context: Context, job: Job, attempt: Attempt, inventory: Inventory
         own_packages=spec.own_packages,
         required_packages=spec.required_packages,
         allow_pip=spec.allow_pip,
-        url=context.url,
-        runner_key=runner_key(context.secret, attempt.key),
-        script_token=script_token(context.secret, attempt.key),
+        url=context.settings.url,
+        runner_key=runner_key(context.settings.secret, attempt.key),
+        script_token=script_token(context.settings.secret, attempt.key),
         locks=_locks_of(context, job),
-        conda_policy=context.conda_policy,
+        conda_policy=context.settings.conda_policy,
         keep=spec.keep,
-        keep_limit=context.keep_limit,
+        keep_limit=context.settings.keep_limit,
         split_stderr=spec.split_stderr,
         events_acked=_events_acked(context, job, attempt),
     )
@@ -48,18 +48,20 @@ def launch_of(context: Context, job: Job, attempt: Attempt, inventory: Inventory
 def _events_acked(context: Context, job: Job, attempt: Attempt) -> tuple[int, ...]:
     if job.spec.nodes == 1:
         return (attempt.events_acked,)
-    reports = {report.node: report.events_acked for report in context.node_reports.of(attempt.key)}
+    reports = {
+        report.node: report.events_acked for report in context.store.node_reports.of(attempt.key)
+    }
     return tuple(reports.get(node, 0) for node in range(job.spec.nodes))
 
 
 def _locks_of(context: Context, job: Job) -> tuple[Lock, ...]:
     digest = job.spec.environment.digest
-    return () if digest is None else tuple(context.locks.of(digest))
+    return () if digest is None else tuple(context.store.locks.of(digest))
 
 
 def _experiment_of(context: Context, job: Job) -> str:
     try:
-        return context.track.run_of(job.id)[0]
+        return context.store.track.run_of(job.id)[0]
     except NotFound:
         return ""  # only a plan, or submitted before there were runs
 

@@ -143,7 +143,9 @@ class Launcher:
             return _Outcome(AttemptEvent.LAUNCH_FAILED)
         except LaunchRejected as error:
             if error.log:
-                task.context.streams.append(task.attempt.key, "prepare", 0, error.log.encode())
+                task.context.files.streams.append(
+                    task.attempt.key, "prepare", 0, error.log.encode()
+                )
             end_attempt(task.context, task.attempt, str(error))
             return _Outcome(AttemptEvent.LAUNCH_FAILED)
         except (TargetUnreachable, OSError) as error:
@@ -154,30 +156,30 @@ class Launcher:
         """Pass an attempt to its driver, unless the target had it before and has lost it."""
         context, job, attempt = task.context, task.job, task.attempt
         target = self._targets.find(attempt.target)
-        driver = context.connect(target)
+        driver = context.links.connect(target)
         if attempt.handle is not None:
             observation = driver.poll([Handle(attempt.handle)])[0]
             if observation.phase in _ENDED:  # another launch could start the script twice
                 raise _Ended(observation)
         elif target.inventory is not None and target.inventory.has_changing_nodes:
             # after a power cut, an attempt that is not on disk could be placed on another node
-            context.sync()
+            context.files.sync()
         return driver, driver.launch(launch_of(context, job, attempt, target.inventory))
 
     def _adopt(self, task: _Task, driver: Driver, handle: Handle) -> _Outcome:
         attempt = task.attempt
         if attempt.handle != handle:
-            change: AttemptChange = {"handle": handle, "launched_at": task.context.now()}
-            task.context.jobs.change_attempt(attempt.key, change)
+            change: AttemptChange = {"handle": handle, "launched_at": task.context.clock()}
+            task.context.store.jobs.change_attempt(attempt.key, change)
             try:
-                task.context.targets.find(attempt.target)
+                task.context.store.targets.find(attempt.target)
             except NotFound:  # detached with force meanwhile: nothing else stops it
                 launched = attempt.model_copy(update={"handle": handle})
                 cancel_and_forget(task.context, driver, launched)
         elif task.entry.explains_silence:
-            task.context.jobs.explain(task.job, reason_after_silence(task.job))
+            task.context.store.jobs.explain(task.job, reason_after_silence(task.job))
         if task.job.state is JobState.CANCELING:
-            task.context.wake()
+            task.context.bus.wake()
         return _Outcome(AttemptEvent.LAUNCHED, explains_silence=False)
 
     def _on_failure(self, task: _Task, error: Exception) -> _Outcome:
@@ -199,17 +201,17 @@ class Launcher:
     def _unplace(self, task: _Task, error: Exception) -> bool:
         """Undo a placement that started nothing. Return whether it was undone."""
         reason = f"{error}; nothing was started, and the job waits for another node"
-        job, now = task.job, task.context.now()
+        job, now = task.job, task.context.clock()
         try:
-            task.context.jobs.unplace(job, task.attempt, reason=reason, now=now)
+            task.context.store.jobs.unplace(job, task.attempt, reason=reason, now=now)
         except Conflict:  # the next launch shows what happened
             return False
-        task.context.wake()
+        task.context.bus.wake()
         return True
 
     def _explain_or_end(self, task: _Task, error: Exception, outcome: _Outcome) -> _Outcome:
         """Write why a launch is tried again later, or end its attempt: it took too long."""
-        job, attempt, now = task.job, task.attempt, task.context.now()
+        job, attempt, now = task.job, task.attempt, task.context.clock()
         may_take_long = isinstance(error, NotReady) or attempt.handle is not None
         silence = Observation(phase=Phase.SILENT, reason=str(error))
         lost, _ = on_silence(job, attempt, silence, now)
@@ -224,7 +226,7 @@ class Launcher:
             end_attempt(task.context, attempt, lost)
             return outcome
         why = str(error) if may_take_long else f"the job cannot be launched yet: {error}; retrying"
-        task.context.jobs.explain(job, why)
+        task.context.store.jobs.explain(job, why)
         return replace(outcome, explains_silence=attempt.handle is not None)
 
 

@@ -24,9 +24,11 @@ def take_lock(context: Context, job: Job, event: dict[str, Any]) -> str | None:
         return None
     known = reported.get("id")
     if known is not None:
-        return known if isinstance(known, str) and known in context.locks.read([known]) else None
+        return (
+            known if isinstance(known, str) and known in context.store.locks.read([known]) else None
+        )
     try:
-        return context.locks.add(digest, Lock.model_validate(reported), context.now())
+        return context.store.locks.add(digest, Lock.model_validate(reported), context.clock())
     except ValidationError as error:
         _log.warning("job %s: its runner sent an invalid lock: %s", job.name, error)
         return None
@@ -35,4 +37,4 @@ def take_lock(context: Context, job: Job, event: dict[str, Any]) -> str | None:
 def lock_of(context: Context, attempts: list[Attempt]) -> Lock | None:
     """Return the versions that the last attempt ran with; None if they are not known."""
     lock_id = attempts[-1].lock if attempts else None
-    return context.locks.read([lock_id]).get(lock_id) if lock_id else None
+    return context.store.locks.read([lock_id]).get(lock_id) if lock_id else None

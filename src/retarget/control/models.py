@@ -37,8 +37,8 @@ def register(context: Context, name: str, registration: Registration) -> ModelVe
     check_model_name(name)
     for key, value in registration.tags.items():
         check_model_tag(key, value)
-    now = context.now()
-    job = context.jobs.find(registration.job)
+    now = context.clock()
+    job = context.store.jobs.find(registration.job)
     run = _run(context, job.id)
     source = _find_source(context, job, _normalize(registration.path))
     _protect_blobs(context, source.files, now)
@@ -54,7 +54,7 @@ def register(context: Context, name: str, registration: Registration) -> ModelVe
         lineage=_lineage(job, run, _lock_of(context, job)),
         tags=registration.tags,
     )
-    return context.models.add_version(draft, source.files, make=True)
+    return context.store.models.add_version(draft, source.files, make=True)
 
 
 def lineage(context: Context, run_id: str) -> Lineage:
@@ -66,7 +66,7 @@ def lineage(context: Context, run_id: str) -> Lineage:
     if run is None or run.job_id is None:
         return _lineage(None, run)
     try:
-        job = context.jobs.read(run.job_id)
+        job = context.store.jobs.read(run.job_id)
         return _lineage(job, run, _lock_of(context, job))
     except NotFound:
         return _lineage(None, run)
@@ -80,10 +80,10 @@ def delete(
     A job (`by_job`) may remove only what it created itself.
     """
     if version is None:
-        context.models.delete(name, by_job=by_job)
+        context.store.models.delete(name, by_job=by_job)
     else:
-        now = int(context.now() * 1000)
-        context.models.delete_version(name, version, now=now, by_job=by_job)
+        now = int(context.clock() * 1000)
+        context.store.models.delete_version(name, version, now=now, by_job=by_job)
 
 
 def files_of(context: Context, version: ModelVersion) -> list[Output]:
@@ -93,7 +93,7 @@ def files_of(context: Context, version: ModelVersion) -> list[Output]:
 
 
 def _run(context: Context, run_id: str) -> Run | None:
-    runs = context.runs.load([run_id]) if run_id else []
+    runs = context.store.runs.load([run_id]) if run_id else []
     return runs[0] if runs else None
 
 
@@ -114,7 +114,7 @@ def _find_source(context: Context, job: Job, path: str) -> RegistrationSource:
     files = [_relative(file, path) for file in job_files if f"{file.path}/".startswith(f"{path}/")]
     if files:
         return RegistrationSource(f"runs:/{job.id}/{path}", files)
-    logged = context.logged_models.made_by(job.id)
+    logged = context.store.logged_models.made_by(job.id)
     for model in logged:
         folder = artifact_path(model.location)
         files = list_artifacts(context, folder) if folder and model.name == path else []
@@ -132,7 +132,7 @@ def _relative(file: Output, path: str) -> Output:
 
 def _protect_blobs(context: Context, files: list[Output], now: float) -> None:
     """Make sure that a prune that is running does not remove these files."""
-    missing = context.blobs.missing({file.digest for file in files}, now=now)
+    missing = context.files.blobs.missing({file.digest for file in files}, now=now)
     if missing:
         raise NotFound(f"{len(missing)} of the files were deleted from the server")
 
@@ -152,7 +152,7 @@ def _lineage(job: Job | None, run: Run | None, lock: str | None = None) -> Linea
 
 
 def _lock_of(context: Context, job: Job) -> str | None:
-    attempts = context.jobs.attempts(job.id)
+    attempts = context.store.jobs.attempts(job.id)
     return attempts[-1].lock if attempts else None
 
 

@@ -12,7 +12,7 @@ _MAX_PATHS_IN_MESSAGE = 5
 
 def list_files(context: Context, job: Job) -> list[Output]:
     """Return the files of a job so far, sorted by path. An artifact hides an output of its path."""
-    files = {file.path: file for file in context.outputs.list(job.id, job.attempt)}
+    files = {file.path: file for file in context.store.outputs.list(job.id, job.attempt)}
     folder = artifact_folder(context, job)
     files |= {file.path: file for file in (list_artifacts(context, folder) if folder else [])}
     return [files[path] for path in sorted(files)]
@@ -23,7 +23,7 @@ def find_file(context: Context, job: Job, path: str) -> Output:
     folder = artifact_folder(context, job)
     if folder is not None:  # outputs are in this tree, too: no need to list all files
         with suppress(NotFound, Invalid):
-            artifact = context.artifacts.find(f"{folder}/{path}")
+            artifact = context.store.artifacts.find(f"{folder}/{path}")
             return Output(path=path, size=artifact.size, digest=artifact.digest)
     files = list_files(context, job)
     for file in files:
@@ -35,7 +35,7 @@ def find_file(context: Context, job: Job, path: str) -> Output:
 def artifact_folder(context: Context, job: Job) -> str | None:
     """Return the folder of a job's artifacts; None if they are not stored on this server."""
     try:
-        return artifact_path(context.track.run_of(job.id)[1])
+        return artifact_path(context.store.track.run_of(job.id)[1])
     except NotFound:
         return None  # submitted before there were runs
 
@@ -44,7 +44,7 @@ def list_artifacts(context: Context, folder: str) -> list[Output]:
     """Return the files in a folder of the artifacts, with paths relative to it."""
     return [
         Output(path=file.path[len(folder) + 1 :], size=file.size, digest=file.digest)
-        for file in context.artifacts.walk(folder)
+        for file in context.store.artifacts.walk(folder)
         if file.path != folder
     ]
 

@@ -35,9 +35,14 @@ class Placer:
         limit = _MAX_EXPLAINED_JOBS if explain else _MAX_PLACED_JOBS
         targets = [target for target in targets if not self._targets.is_locked(target.name)]
         queues = {
-            target.name: self._context.jobs.queued(target.name, limit=limit) for target in targets
+            target.name: self._context.store.jobs.queued(target.name, limit=limit)
+            for target in targets
         }
-        live = [pair for pair in self._context.jobs.live() if self._targets.is_held(pair[1].target)]
+        live = [
+            pair
+            for pair in self._context.store.jobs.live()
+            if self._targets.is_held(pair[1].target)
+        ]
         reasons = list[Reason]()
         self._table.keep(attempt for _, attempt in live)
         for target in targets:
@@ -52,7 +57,7 @@ class Placer:
                 if explain or not placements[0].starts:  # not in each round while jobs start
                     reasons += _reasons(target, placements, explain=explain)
                 if len(queued) == limit and placements[-1].starts:
-                    self._context.wake()  # more jobs may fit than this round looked at
+                    self._context.bus.wake()  # more jobs may fit than this round looked at
         return live, reasons
 
     def _start_all(self, target: Target, placements: Sequence[Placement]) -> Iterator[Pair]:
@@ -67,7 +72,7 @@ class Placer:
                 yield started
 
     def _start(self, placement: Placement, target: Target) -> Pair:
-        job, now = placement.job, self._context.now()
+        job, now = placement.job, self._context.clock()
         attempt = Attempt(
             key=attempt_key(job.id, job.attempt + 1),
             job_id=job.id,
@@ -77,7 +82,7 @@ class Placer:
             lost_after_seconds=_lost_after(job, target),
             created_at=now,
         )
-        placed = self._targets.context(target.name).jobs.place(
+        placed = self._targets.context(target.name).store.jobs.place(
             job,
             attempt,
             reason=f"starting the runner on {target.name}",

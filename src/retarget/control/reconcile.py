@@ -38,7 +38,7 @@ class Loop:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._interval_seconds = interval_seconds
-        self._work_available = work_available  # `context.wake` sets it
+        self._work_available = work_available  # `context.bus.wake` sets it
         self._stopping = threading.Event()
         self._context = context
         self._clock = clock
@@ -99,7 +99,7 @@ class Loop:
         self._launcher.launch(live)
         self._watcher.cancel(live)
         for target, group in groupby(reasons, key=lambda reason: reason[0].spec.target):
-            self._targets.context(target).jobs.explain_all(list(group))
+            self._targets.context(target).store.jobs.explain_all(list(group))
         if due:
             self._polled = now
             self._watcher.poll(live)

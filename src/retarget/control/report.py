@@ -9,6 +9,7 @@ from retarget.control.gang import apply_events, is_next, must_stop, on_reports, 
 from retarget.control.kept import take_kept
 from retarget.control.locks import take_lock
 from retarget.core.errors import Conflict, Gone, Invalid, NotFound
+from retarget.core.events import log_changed
 from retarget.core.jobs import Attempt, Job, NodeReport
 from retarget.core.states import FINAL, Event, JobState
 from retarget.store.jobs import AppliedEvent, AttemptChange
@@ -71,7 +72,7 @@ def clock_shift(*, sent: float | None, now: float) -> float:
 def current_attempt(context: Context, key: str) -> tuple[Job, Attempt]:
     """Return an attempt and its job, or raise Gone if the attempt has ended."""
     try:
-        job, attempt = context.jobs.with_attempt(key)
+        job, attempt = context.store.jobs.with_attempt(key)
     except NotFound:
         raise Gone("the job was deleted") from None
     if job.state in FINAL or job.attempt != attempt.number or attempt.ended_at is not None:
@@ -83,7 +84,7 @@ def _take(
     context: Context, before: Job, attempt: Attempt, events: list[dict[str, Any]]
 ) -> tuple[Job, int]:
     """Process all events in one write, or raise Conflict: the first of them may be processed."""
-    job, now, applied = before, context.now(), list[AppliedEvent]()
+    job, now, applied = before, context.clock(), list[AppliedEvent]()
     change: AttemptChange = {"last_seen_at": now, "events_acked": attempt.events_acked}
     for event in events:
         if not is_next(event, change["events_acked"]):
@@ -102,7 +103,7 @@ def _take(
         if verdict is not None and verdict.event in _FINAL_EVENTS:
             change |= {"ended_at": now, "exit_code": verdict.exit_code, "reason": event["reason"]}
             if removed := event.get("removed_outputs"):
-                context.outputs.remove(before.id, before.attempt, *removed)
+                context.store.outputs.remove(before.id, before.attempt, *removed)
             break  # events after the end belong to no attempt
     _write(context, before, attempt, applied, change)
     return job, change["events_acked"]
@@ -112,13 +113,13 @@ def _take_report(
     context: Context, job: Job, attempt: Attempt, node: int, events: list[dict[str, Any]]
 ) -> tuple[int, bool]:
     """Process the events of one of several nodes. Advance the job as far as all nodes allow."""
-    now = context.now()
-    reports = context.node_reports.of(attempt.key)
+    now = context.clock()
+    reports = context.store.node_reports.of(attempt.key)
     before = next((report for report in reports if report.node == node), None)
     after = apply_events(before or NodeReport(node=node, last_seen_at=now), events, now)
-    context.node_reports.replace(attempt.key, before, after)
+    context.store.node_reports.replace(attempt.key, before, after)
     # read again: if two nodes report their last event at once, one of them must see both
-    reports = context.node_reports.of(attempt.key)
+    reports = context.store.node_reports.of(attempt.key)
     change: AttemptChange = {}
     if len(reports) == job.spec.nodes:  # the attempt is as silent as its most silent node
         change["last_seen_at"] = min(report.last_seen_at for report in reports)
@@ -187,10 +188,10 @@ def _write(
     if not applied:
         if not change:
             return
-        context.jobs.change_attempt(attempt.key, change)
+        context.store.jobs.change_attempt(attempt.key, change)
         if "started_at" in change:  # this ends the stream `prepare`
-            context.notify(before.id)
+            context.bus.publish([log_changed(before.id)])
         return
-    context.jobs.write_transitions(before, applied, change)
+    context.store.jobs.write_transitions(before, applied, change)
     if applied[-1].event in _FINAL_EVENTS:
-        context.wake()
+        context.bus.wake()

@@ -67,7 +67,7 @@ def plan(context: Context, spec: JobSpec) -> dict[str, Any]:
     draft = draft_of(spec)
     target, inventory = _admit(context, _targets(context), draft)
     spec = _with_notices(context, target, draft).spec
-    now = context.now()
+    now = context.clock()
     job = _job(new_id(now), spec, spec.name or "generated-name", now)
     allocations = tuple(Allocation(node=node.name) for node in inventory.nodes[: spec.nodes])
     attempt = Attempt(
@@ -79,7 +79,7 @@ def plan(context: Context, spec: JobSpec) -> dict[str, Any]:
         "target": target.name,
         "kind": target.kind,
         "launch": redacted.model_dump(mode="json", exclude=set(CREDENTIALS)),
-        "native": context.connect(target).plan(redacted),
+        "native": context.links.connect(target).plan(redacted),
         "notices": list(spec.notices),
     }
 
@@ -92,15 +92,15 @@ def inventory_of(context: Context, target: Target) -> Inventory:
 def check(context: Context, target: Target) -> Inventory:
     """Check a target, and store its inventory or the reason why it cannot be reached."""
     try:
-        driver = context.connect(target)
+        driver = context.links.connect(target)
         inventory = driver.check()
     except TargetUnreachable as error:
-        context.targets.save_check(target, None, str(error), context.now())
+        context.store.targets.save_check(target, None, str(error), context.clock())
         raise
-    now = context.now()
+    now = context.clock()
     inventory = inventory.at(now, target.inventory)
     config_change = driver.settle() if isinstance(driver, Settles) else None
-    context.targets.save_check(target, inventory, "", now, config_change)
+    context.store.targets.save_check(target, inventory, "", now, config_change)
     return inventory
 
 
@@ -116,7 +116,7 @@ def _submit(context: Context, draft: Draft) -> Job:
 
 
 def _targets(context: Context) -> dict[str, Target]:
-    return {target.name: target for target in context.targets.list()}
+    return {target.name: target for target in context.store.targets.list()}
 
 
 def _admit(context: Context, targets: dict[str, Target], draft: Draft) -> tuple[Target, Inventory]:
@@ -142,14 +142,18 @@ def _with_notices(context: Context, target: Target, draft: Draft) -> Draft:
     obstacle = ""
     if environment.conda and isinstance(driver, UsesCondaChannels):
         obstacle = driver.conda_obstacle(environment)
-    notice = conda_notice(environment, obstacle, context.conda_policy)
+    notice = conda_notice(environment, obstacle, context.settings.conda_policy)
     notices = (*draft.spec.warnings, *((notice,) if notice else ()))[:_MAX_NOTICES]
     return replace(draft, spec=draft.spec.model_copy(update={"notices": notices}))
 
 
 def _driver_here(context: Context, target: Target) -> Driver | None:
     """Return the driver; None if the target belongs to another machine."""
-    return None if context.leases.elsewhere(target.name) is not None else context.connect(target)
+    return (
+        None
+        if context.links.leases.elsewhere(target.name) is not None
+        else context.links.connect(target)
+    )
 
 
 def check_context(context: Context, environment: Environment) -> None:
@@ -160,9 +164,11 @@ def check_context(context: Context, environment: Environment) -> None:
 def _check_snapshot(context: Context, snapshot: str | None, field: str) -> None:
     if snapshot is None:
         return
-    now = context.now()
+    now = context.clock()
     try:
-        missing = context.snapshots.missing(snapshot, lambda: _sizes_in(context, snapshot), now=now)
+        missing = context.files.snapshots.missing(
+            snapshot, lambda: _sizes_in(context, snapshot), now=now
+        )
     except NotFound:
         raise Invalid(f"{field}: not found on the server; upload it first", field=field) from None
     if missing:
@@ -170,17 +176,17 @@ def _check_snapshot(context: Context, snapshot: str | None, field: str) -> None:
 
 
 def _sizes_in(context: Context, snapshot: str) -> dict[str, int]:
-    path = context.blobs.checked_path(snapshot, None)
+    path = context.files.blobs.checked_path(snapshot, None)
     return decode(path.read_bytes()).sizes()
 
 
 def _queue(context: Context, drafts: Sequence[Draft]) -> list[Job]:
-    now = context.now()
+    now = context.clock()
     jobs = _add(context, drafts, now)
     for spec in (draft.spec for draft in drafts):
         if spec.environment.kind != "user":
-            context.environments.keep(spec.environment, now)
-    context.wake()
+            context.store.environments.keep(spec.environment, now)
+    context.bus.wake()
     return jobs
 
 
@@ -201,12 +207,12 @@ def _add(context: Context, drafts: Sequence[Draft], now: float) -> list[Job]:
                 for job, draft in zip(jobs, drafts, strict=True)
                 if draft.values
             }
-            context.jobs.add(*jobs, secrets=secrets)
+            context.store.jobs.add(*jobs, secrets=secrets)
             return jobs
         except NotFound as error:  # the target was detached meanwhile
             raise Invalid(f"target: {error}", field="target") from None
         except Conflict:
-            if len(chosen_names) == len(specs) or context.jobs.names_in_use(chosen_names):
+            if len(chosen_names) == len(specs) or context.store.jobs.names_in_use(chosen_names):
                 raise
     raise Conflict("no free name found; choose one with --name")
 

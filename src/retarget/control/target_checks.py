@@ -60,7 +60,7 @@ class TargetChecks:
                 started_at = self._started_at[attempt.target] = self._table.clock()
                 inventory = None
                 with suppress(TargetUnreachable):
-                    inventory = check(context, context.targets.find(attempt.target))
+                    inventory = check(context, context.store.targets.find(attempt.target))
                 self._results[attempt.target] = started_at, inventory
         if inventory is None:
             return True
@@ -71,7 +71,7 @@ class TargetChecks:
 def _check(context: Context, target: Target) -> None:
     with suppress(TargetUnreachable, NotFound):  # stored as the target's reason; detached
         check(context, target)
-    context.wake()
+    context.bus.wake()
 
 
 def _recheck_seconds(target: Target, silent: set[str]) -> float:

@@ -27,14 +27,14 @@ def attach(context: Context, target: Target) -> Target:
     check_name(target.name)
     check_tags(target.tags)
     config = validate_settings(target.kind, target.config)
-    with context.target_locks.hold(target.name):
-        context.targets.check_free(target.name)
-        sealed = seal(config, secret=context.secret, target=target.name)
-        context.leases.claim(target.model_copy(update={"config": sealed}))
+    with context.store.target_locks.hold(target.name):
+        context.store.targets.check_free(target.name)
+        sealed = seal(config, secret=context.settings.secret, target=target.name)
+        context.links.leases.claim(target.model_copy(update={"config": sealed}))
         checked = _check(context, target.model_copy(update={"config": sealed}))
         with _release_on_error(context, checked):
-            context.targets.add(checked)
-    context.wake()
+            context.store.targets.add(checked)
+    context.bus.wake()
     return checked
 
 
@@ -49,9 +49,9 @@ def update(
     Running jobs continue and are looked up with the new settings. Raise Conflict if one of them
     would not be found: it would be taken for lost and retried.
     """
-    with context.target_locks.hold(name):
+    with context.store.target_locks.hold(name):
         for _ in range(_MAX_TRIES):
-            before = context.targets.find(name)
+            before = context.store.targets.find(name)
             changed = _check(context, _with_settings(context, before, config, tags))
             with _release_on_error(context, changed):
                 if _replace(context, before, changed):
@@ -59,8 +59,8 @@ def update(
             _release(context, changed)
         else:
             raise Conflict(f"target {name!r} keeps changing; try again")
-        context.leases.rebind(changed)
-    context.wake()
+        context.links.leases.rebind(changed)
+    context.bus.wake()
     _release(context, before)
     return changed
 
@@ -70,10 +70,10 @@ def detach(context: Context, name: str, *, force: bool) -> list[Job]:
 
     Raise Conflict, with nothing changed, while it has such jobs; with `force` they fail.
     """
-    if name in context.managed_settings:
+    if name in context.settings.managed_settings:
         raise Conflict(f"target {name!r} belongs to the server itself and cannot be detached")
-    with context.target_locks.hold(name):
-        return _detach(context, context.targets.find(name), force=force)
+    with context.store.target_locks.hold(name):
+        return _detach(context, context.store.targets.find(name), force=force)
 
 
 def _with_settings(
@@ -86,9 +86,9 @@ def _with_settings(
     merged = stored | restore_hidden(changes, stored)
     for key in known & {key for key, value in config.items() if value is None}:
         del merged[key]
-    unsealed = unseal(merged, secret=context.secret, target=before.name)
+    unsealed = unseal(merged, secret=context.settings.secret, target=before.name)
     settings = validate_settings(before.kind, unsealed)
-    sealed = seal(settings, secret=context.secret, target=before.name)
+    sealed = seal(settings, secret=context.settings.secret, target=before.name)
     change = {"config": sealed, "tags": before.tags if tags is None else check_tags(tags)}
     return before.model_copy(update=change)
 
@@ -102,12 +102,12 @@ def _merge(stored: Any, value: Any) -> Any:
 
 def _replace(context: Context, before: Target, changed: Target) -> bool:
     """Store a changed target; return False if another change or placement came first."""
-    placements = context.targets.placements(before.name)
+    placements = context.store.targets.placements(before.name)
     if changed.config != before.config:
         with suppress(RetargetError, OSError):  # the old settings may be wrong
-            _clean_up(context, context.connect(before), before.name)
+            _clean_up(context, context.links.connect(before), before.name)
         _check_jobs_reachable(context, changed)
-    return context.targets.change(changed, before=before, placements=placements)
+    return context.store.targets.change(changed, before=before, placements=placements)
 
 
 @contextmanager
@@ -121,26 +121,26 @@ def _release_on_error(context: Context, target: Target) -> Generator[None]:
 
 def _detach(context: Context, target: Target, *, force: bool) -> list[Job]:
     jobs = _remove(context, target, force=force)
-    context.wake()
+    context.bus.wake()
     try:
-        driver = context.connect(target)
+        driver = context.links.connect(target)
         _stop(context, driver, [job for job in jobs if job.state in LIVE])
         _clean_up(context, driver, target.name)
     except (RetargetError, OSError) as error:  # the target is detached: only log it
         _log.warning("target %s was detached, but not cleaned up: %s", target.name, error)
-    context.jobs.clear_handles([attempt.key for attempt in _ended(context, target.name)])
+    context.store.jobs.clear_handles([attempt.key for attempt in _ended(context, target.name)])
     _release(context, target)
     return jobs
 
 
 def _check(context: Context, target: Target) -> Target:
-    driver = context.connect(target)
+    driver = context.links.connect(target)
     try:
         inventory = driver.check()
     except TargetUnreachable:
         _release(context, target)  # no connection may keep retrying
         raise
-    config_change, now = driver.settle() if isinstance(driver, Settles) else {}, context.now()
+    config_change, now = driver.settle() if isinstance(driver, Settles) else {}, context.clock()
     return target.model_copy(
         update={
             "config": target.config | config_change,
@@ -154,7 +154,7 @@ def _check(context: Context, target: Target) -> Target:
 def _check_jobs_reachable(context: Context, target: Target) -> None:
     live = _launched(context, target.name)
     handles = [Handle(attempt.handle) for _, attempt in live if attempt.handle is not None]
-    observations = iter(context.connect(target).poll(handles) if handles else ())
+    observations = iter(context.links.connect(target).poll(handles) if handles else ())
     for job, attempt in live:
         if attempt.handle is None or next(observations).phase is Phase.GONE:
             raise Conflict(
@@ -167,14 +167,14 @@ def _launched(context: Context, target: str) -> list[tuple[Job, Attempt]]:
     """Return the live attempts of a target, once all have a handle or the time is up."""
     deadline = time.monotonic() + _LAUNCH_SECONDS
     while True:
-        live = [pair for pair in context.jobs.live() if pair[1].target == target]
+        live = [pair for pair in context.store.jobs.live() if pair[1].target == target]
         if all(attempt.handle for _, attempt in live) or time.monotonic() > deadline:
             return live
         time.sleep(0.05)
 
 
 def _check_not_managed(context: Context, target: Target, config: Mapping[str, Any]) -> None:
-    managed = sorted(set(config) & context.managed_settings.get(target.name, frozenset()))
+    managed = sorted(set(config) & context.settings.managed_settings.get(target.name, frozenset()))
     if managed:
         raise Conflict(
             f"config.{managed[0]}: the server manages this setting of target {target.name!r}"
@@ -185,8 +185,8 @@ def _remove(context: Context, target: Target, *, force: bool) -> list[Job]:
     reason = f"target {target.name!r} was detached"
     for _ in range(_MAX_TRIES):
         try:
-            return context.targets.remove(
-                target.name, reason=reason, now=context.now(), force=force
+            return context.store.targets.remove(
+                target.name, reason=reason, now=context.clock(), force=force
             )
         except Conflict:
             if not force:
@@ -198,7 +198,7 @@ def _remove(context: Context, target: Target, *, force: bool) -> list[Job]:
 def _stop(context: Context, driver: Driver, live: Sequence[Job]) -> None:
     """Stop runners now. Otherwise they would stop at their next report."""
     for job in live:
-        attempt = context.jobs.attempts(job.id)[-1]
+        attempt = context.store.jobs.attempts(job.id)[-1]
         if attempt.handle is not None:
             driver.cancel(Handle(attempt.handle))
 
@@ -209,13 +209,13 @@ def _clean_up(context: Context, driver: Driver, target: str) -> None:
 
 
 def _ended(context: Context, target: str) -> list[Attempt]:
-    attempts = context.jobs.ended_with_handle()
+    attempts = context.store.jobs.ended_with_handle()
     return [attempt for attempt in attempts if attempt.target == target]
 
 
 def _release(context: Context, target: Target) -> None:
     try:
-        driver = context.connect(target)
+        driver = context.links.connect(target)
         if isinstance(driver, Releases):
             driver.release()
     except (RetargetError, OSError) as error:

@@ -30,14 +30,14 @@ def process_lines(
     if not _NAME.fullmatch(name):
         raise Invalid(f"name: {name[:80]!r} is not a valid name for a track file", field="name")
     job, _ = current_attempt(context, key)
-    processed = context.track.processed_bytes(key, name)
+    processed = context.store.track.processed_bytes(key, name)
     complete = content[: content.rfind(b"\n") + 1]
     if not offset <= processed < offset + len(complete):
         return processed, []
     logged, refused = parse_lines(complete[processed - offset :])
     sizes = (processed, offset + len(complete))
-    refused += context.track.log_lines((key, name), sizes, job.id, logged)
-    return context.track.processed_bytes(key, name), refused[:_MAX_MESSAGES]
+    refused += context.store.track.log_lines((key, name), sizes, job.id, logged)
+    return context.store.track.processed_bytes(key, name), refused[:_MAX_MESSAGES]
 
 
 def keep_files(
@@ -57,11 +57,11 @@ def keep_files(
     if node:
         outputs, refused = _without_collisions(context, job, attempt, outputs)
     if outputs:
-        context.outputs.put(job.id, attempt.number, *outputs)
+        context.store.outputs.put(job.id, attempt.number, *outputs)
     for file in artifacts:
         try:
             path = file.path.removeprefix(f"{ARTIFACTS_TOP}/")
-            context.artifacts.put(f"{folder}/{path}", file.size, file.digest)
+            context.store.artifacts.put(f"{folder}/{path}", file.size, file.digest)
         except Invalid as error:
             refused.append(str(error))
     return refused
@@ -71,7 +71,7 @@ def _without_collisions(
     context: Context, job: Job, attempt: Attempt, files: list[Output]
 ) -> tuple[list[Output], list[str]]:
     """Return the files whose paths no other node has used, and messages about the others."""
-    stored = {file.path: file.digest for file in context.outputs.list(job.id, attempt.number)}
+    stored = {file.path: file.digest for file in context.store.outputs.list(job.id, attempt.number)}
     accepted = [file for file in files if stored.get(file.path, file.digest) == file.digest]
     refused = [
         f"{file.path} is not stored: another node wrote a different file to this path"

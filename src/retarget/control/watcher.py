@@ -78,7 +78,7 @@ class Watcher:
                 self._on_silence(context, item, observation)
             elif self._table.apply(entry, AttemptEvent.ANSWER, explains_silence=False):
                 if entry.explains_silence:
-                    context.jobs.explain(job, reason_after_silence(job))
+                    context.store.jobs.explain(job, reason_after_silence(job))
                 self._on_observation(context, driver, item, observation)
 
     def _on_silence(self, context: Context, item: Watched, observation: Observation) -> None:
@@ -86,11 +86,11 @@ class Watcher:
         job, attempt, entry = item
         if not self._table.apply(entry, AttemptEvent.SILENCE, explains_silence=True):
             return
-        lost, reason = on_silence(job, attempt, observation, context.now())
+        lost, reason = on_silence(job, attempt, observation, context.clock())
         if lost is not None:
             end_attempt(context, attempt, lost)
         else:
-            context.jobs.explain(job, reason)
+            context.store.jobs.explain(job, reason)
 
     def _on_observation(
         self, context: Context, driver: Driver, item: Watched, observation: Observation
@@ -100,9 +100,9 @@ class Watcher:
             case Need.NOTHING:
                 pass
             case Need.RESUME:
-                context.jobs.change_attempt(attempt.key, {"resumes": attempt.resumes + 1})
+                context.store.jobs.change_attempt(attempt.key, {"resumes": attempt.resumes + 1})
                 self._table.apply(entry, AttemptEvent.RUNNER_DIED)
-                context.wake()
+                context.bus.wake()
             case Need.GIVE_UP:
                 diagnosis = driver.diagnose(Handle(attempt.handle or ""))
                 end_observed(context, attempt, observation, diagnosis)
@@ -110,7 +110,7 @@ class Watcher:
 
 def _must_stop(context: Context, job: Job, attempt: Attempt) -> bool:
     has_reports = job.spec.nodes > 1 and job.state is not JobState.LAUNCHING
-    reports = context.node_reports.of(attempt.key) if has_reports else ()
+    reports = context.store.node_reports.of(attempt.key) if has_reports else ()
     return must_stop(job, reports)
 
 

@@ -82,6 +82,11 @@ def job_changed(job_id: str, version: int | None) -> Change:
     return Change(Noun.JOB, job_id, version, job_id)
 
 
+def log_changed(job_id: str) -> Change:
+    """Return that bytes of a job's log have arrived, or that it is complete."""
+    return Change(Noun.LOG, job_id, job=job_id)
+
+
 def of_job(job_id: str, *nouns: Noun) -> Selection:
     return Selection(frozenset(nouns), frozenset({job_id}))
 

@@ -1,9 +1,9 @@
 """The composition root: builds the application and everything it depends on."""
 
 import asyncio
-import threading
+import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -14,21 +14,14 @@ from pydantic import BaseModel
 from sqlalchemy import Engine
 from starlette.types import ASGIApp
 
-from retarget import __version__, drivers
-from retarget.blobs.disk import sync_file_system
-from retarget.blobs.folder import Blobs
+from retarget import __version__
+from retarget.blobs.files import Files
 from retarget.blobs.scrub import Scrub
-from retarget.blobs.snapshots import Snapshots
-from retarget.blobs.streams import Streams
-from retarget.blobs.uploads import Uploads
-from retarget.control.context import Context
+from retarget.control.context import Context, ControlSettings
 from retarget.control.leases import LeaseKeeper
+from retarget.control.links import TargetLinks, is_local, open_driver
 from retarget.control.reconcile import Loop
-from retarget.control.secrets import unseal
 from retarget.core.conda_policy import AUTO
-from retarget.core.driver import Driver, MayBeLocal
-from retarget.core.errors import Invalid, TargetUnreachable
-from retarget.core.events import Change, Noun
 from retarget.core.home import Home
 from retarget.core.kept import DEFAULT_KEEP_LIMIT
 from retarget.core.targets import Target
@@ -59,27 +52,10 @@ from retarget.server.routes import (
     tracking,
 )
 from retarget.server.state import State
-from retarget.store.artifacts import Artifacts
 from retarget.store.engine import migrate, open_engine, sqlite_url
-from retarget.store.environments import Environments
-from retarget.store.experiment_choices import ExperimentChoices
-from retarget.store.experiments import Experiments
-from retarget.store.jobs import Jobs
-from retarget.store.kept import KeptFiles
 from retarget.store.leases import Leases
-from retarget.store.locks import Locks
-from retarget.store.logged_models import LoggedModels
-from retarget.store.metrics import Metrics
-from retarget.store.models import Models
-from retarget.store.node_reports import NodeReports
-from retarget.store.outputs import Outputs
-from retarget.store.overview import Overview
-from retarget.store.runs import Runs
-from retarget.store.search import Searches
-from retarget.store.secrets import Secrets
-from retarget.store.target_locks import TargetLocks
+from retarget.store.store import Store
 from retarget.store.targets import Targets
-from retarget.store.track import TrackFiles
 
 if TYPE_CHECKING:
     from retarget.server.event_relay import EventRelay
@@ -118,94 +94,105 @@ def make_app(settings: Settings, *, bus: EventBus, stop: Callable[[], None]) -> 
     home = settings.home
     engine = open_engine(settings.database or sqlite_url(home.database), publish=bus.publish)
     migrate(engine)
-    leases = _register(settings, engine)
-    work_available, blob_folder = threading.Event(), Blobs(home.blobs)
-    context = Context(
-        jobs=Jobs(engine),
-        node_reports=NodeReports(engine),
-        outputs=Outputs(engine),
-        targets=Targets(engine),
-        environments=Environments(engine),
-        locks=Locks(engine),
-        experiments=Experiments(engine),
-        runs=Runs(engine),
-        metrics=Metrics(engine),
-        track=TrackFiles(engine),
-        overview=Overview(engine),
-        artifacts=Artifacts(engine),
-        logged_models=LoggedModels(engine),
-        models=Models(engine),
-        searches=Searches(engine),
-        secrets=Secrets(engine),
-        kept_files=KeptFiles(engine),
-        target_locks=TargetLocks(engine, server=lambda: leases.server.incarnation),
-        experiment_choices=ExperimentChoices(engine),
-        leases=leases,
-        blobs=blob_folder,
-        snapshots=Snapshots(home.snapshots, blob_folder),
-        streams=Streams(home.logs),
-        uploads=Uploads(home.uploads),
-        connect=partial(_connect_here, settings.secret, leases),
-        url=settings.url,
-        secret=settings.secret,
-        wake=work_available.set,
-        notify=lambda job_id: bus.publish([Change(Noun.LOG, job_id, job=job_id)]),
-        sync=partial(sync_file_system, home.root),
-        conda_policy=settings.conda,
-        keep_limit=settings.keep_limit,
-        managed_settings={_LOCAL_TARGET: frozenset({"root", "blobs"})},
-    )
+    context = _make_context(settings, engine, bus)
     _prepare_home(context, home)
-    scrub = Scrub(context.blobs, context.snapshots)
-    loop = Loop(context, work_available, interval_seconds=settings.poll_seconds)
-    relay = _relay(engine, bus, work_available.set)
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
-        bus.attach(asyncio.get_running_loop())
-        log_briefly_without_descriptors(asyncio.get_running_loop())
-        if relay is not None:
-            relay.start()
-        leases.start(on_change=work_available.set, on_replaced=stop)
-        loop.start()
-        scrub.start()
-        yield
-        bus.close()
-        await asyncio.to_thread(loop.stop)
-        await asyncio.to_thread(scrub.stop)
-        await asyncio.to_thread(leases.stop)
-        if relay is not None:
-            await asyncio.to_thread(relay.stop)
-        engine.dispose()
-
     app = FastAPI(
         title="Retarget",
         version=__version__,
         summary="Write the training script once. Run it on any compute target.",
-        lifespan=lifespan,
+        lifespan=_lifespan(_make_background(settings, context, engine, bus), stop),
         generate_unique_id_function=_operation_id,
         docs_url=None,
         redoc_url=None,
     )
     app.state.retarget = State(
-        context=context,
-        bus=bus,
-        home=home,
-        token=settings.token,
-        url=settings.url,
-        stop=stop,
+        context=context, bus=bus, home=home, token=settings.token, url=settings.url, stop=stop
     )
     return _with_routes(app)
 
 
-def _relay(engine: Engine, bus: EventBus, wake: Callable[[], None]) -> "EventRelay | None":
+def _make_context(settings: Settings, engine: Engine, bus: EventBus) -> Context:
+    leases = _register(settings, engine)
+    return Context(
+        store=Store(engine, server=lambda: leases.server.incarnation),
+        files=Files(settings.home),
+        links=TargetLinks(leases, settings.secret, partial(open_driver, settings.secret)),
+        bus=bus,
+        clock=time.time,
+        settings=ControlSettings(
+            url=settings.url,
+            secret=settings.secret,
+            conda_policy=settings.conda,
+            keep_limit=settings.keep_limit,
+            managed_settings={_LOCAL_TARGET: frozenset({"root", "blobs"})},
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Background:
+    """What runs beside the requests."""
+
+    engine: Engine
+    bus: EventBus
+    relay: "EventRelay | None"
+    leases: LeaseKeeper
+    loop: Loop
+    scrub: Scrub
+
+    def start(self, stop: Callable[[], None]) -> None:
+        if self.relay is not None:
+            self.relay.start()
+        self.leases.start(on_change=self.bus.wake, on_replaced=stop)
+        self.loop.start()
+        self.scrub.start()
+
+    def stop(self) -> None:
+        self.loop.stop()
+        self.scrub.stop()
+        self.leases.stop()
+        if self.relay is not None:
+            self.relay.stop()
+        self.engine.dispose()
+
+
+def _make_background(
+    settings: Settings, context: Context, engine: Engine, bus: EventBus
+) -> _Background:
+    return _Background(
+        engine=engine,
+        bus=bus,
+        relay=_relay(engine, bus),
+        leases=context.links.leases,
+        loop=Loop(context, bus.work_available, interval_seconds=settings.poll_seconds),
+        scrub=Scrub(context.files.blobs, context.files.snapshots),
+    )
+
+
+def _lifespan(
+    background: _Background, stop: Callable[[], None]
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        event_loop = asyncio.get_running_loop()
+        background.bus.attach(event_loop)
+        log_briefly_without_descriptors(event_loop)
+        background.start(stop)
+        yield
+        background.bus.close()
+        await asyncio.to_thread(background.stop)
+
+    return lifespan
+
+
+def _relay(engine: Engine, bus: EventBus) -> "EventRelay | None":
     """Return what exchanges events with other servers. On SQLite there are none."""
     if engine.dialect.name != "postgresql":
         return None
     # its package may not be installed, and importing it takes time that SQLite users need not spend
     from retarget.server.event_relay import EventRelay
 
-    return EventRelay(engine, bus, wake)
+    return EventRelay(engine, bus, bus.wake)
 
 
 def _with_routes(app: FastAPI) -> ASGIApp:
@@ -218,7 +205,7 @@ def _with_routes(app: FastAPI) -> ASGIApp:
         app.include_router(module.router, dependencies=[Depends(require_user)], responses=PROBLEMS)
     app.include_router(attempts.router, responses=PROBLEMS)
     app.router.routes.extend([*download_routes(state), executions.route(state)])
-    return RunnerProofs(state.context.secret, Gate(state, FastPath(state, mlflow)))
+    return RunnerProofs(state.context.settings.secret, Gate(state, FastPath(state, mlflow)))
 
 
 def _operation_id(route: APIRoute) -> str:
@@ -234,46 +221,17 @@ def _register(settings: Settings, engine: Engine) -> LeaseKeeper:
         Leases(own if expire else engine, expire=expire),
         Targets(own if expire else engine),
         describe_server(settings.home, settings.server_id, url=settings.url, secret=secret),
-        is_local=partial(_is_local, secret),
+        is_local=partial(is_local, secret),
     )
     keeper.register()
     return keeper
 
 
-def _is_local(secret: bytes, target: Target) -> bool:
-    """Whether a target belongs to the machine that this server runs on."""
-    try:
-        if not issubclass(drivers.load(target.kind), MayBeLocal):
-            return False  # connecting may take long
-        driver = _connect(secret, target)
-    except (Invalid, TargetUnreachable):
-        return False
-    return isinstance(driver, MayBeLocal) and driver.is_local()
-
-
-def _connect_here(secret: bytes, leases: LeaseKeeper, target: Target) -> Driver:
-    url = leases.elsewhere(target.name)
-    if url is None:
-        return _connect(secret, target)
-    raise TargetUnreachable(
-        f"target {target.name!r} belongs to another machine, "
-        + (f"whose server is at {url}" if url else "where no server runs now")
-    )
-
-
-def _connect(secret: bytes, target: Target) -> Driver:
-    try:
-        config = unseal(target.config, secret=secret, target=target.name)
-        return drivers.connect(target.kind, config)
-    except Invalid as error:  # valid when stored: a package was removed, or the kind changed
-        raise TargetUnreachable(f"target {target.name!r} cannot be used: {error}") from None
-
-
 def _prepare_home(context: Context, home: Home) -> None:
-    if context.leases.is_alone():
-        context.blobs.remove_partial_files()  # of a killed server: this one receives nothing yet
+    if context.links.leases.is_alone():  # a killed server left them: this one receives nothing yet
+        context.files.blobs.remove_partial_files()
     if _has_rebooted(home):  # perhaps after a power cut, so nothing is complete unless checked
-        context.snapshots.clear_marks()
+        context.files.snapshots.clear_marks()
     _ensure_local(context, home)
 
 
@@ -291,13 +249,13 @@ def _ensure_local(context: Context, home: Home) -> None:
 
     Nothing changes while another server looks after the target.
     """
-    targets_by_name = {target.name: target for target in context.targets.list()}
+    targets_by_name = {target.name: target for target in context.store.targets.list()}
     stored = targets_by_name.get(_LOCAL_TARGET)
-    if stored is not None and _LOCAL_TARGET not in context.leases.held():
+    if stored is not None and _LOCAL_TARGET not in context.links.leases.held():
         return
     folders = {"root": str(home.target(_LOCAL_TARGET)), "blobs": [str(home.blobs)]}
     config, tags = (stored.config, stored.tags) if stored else ({}, {})
-    context.targets.save(
+    context.store.targets.save(
         Target(name=_LOCAL_TARGET, kind="local", config=config | folders, tags=tags)
     )
-    context.leases.renew()
+    context.links.leases.renew()

@@ -75,7 +75,7 @@ def authenticate_mlflow(state: State, header: str) -> Principal:
     token = _mlflow_token(header)
     if is_script_token(token):
         key = key_of(token)
-        if not is_token_for(state.context.secret, token, key):
+        if not is_token_for(state.context.settings.secret, token, key):
             raise Unauthorized("this server did not issue that token")
         return Principal(key)
     if not hmac.compare_digest(token.encode(), state.token.encode()):

@@ -51,6 +51,7 @@ class EventBus:
         self._by_job: dict[str, dict[Subscription, None]] = {}
         self._forward: Callable[[Sequence[Change]], None] | None = None
         self._closed = False
+        self.work_available = threading.Event()  # the loop of control waits for it
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Deliver in this event loop. What was published before is dropped: nobody listened."""
@@ -65,6 +66,10 @@ class EventBus:
         if self._forward is not None:
             self._forward(changes)
         self.receive(changes)
+
+    def wake(self) -> None:
+        """Wake the loop of control, from any thread."""
+        self.work_available.set()
 
     def receive(self, changes: Sequence[Change]) -> None:
         """Publish changes by another server, from any thread."""

@@ -42,11 +42,13 @@ class LogPosition:
         """Return what follows, or None if it has not arrived yet."""
         while not self.is_at_end:
             job_is_over = _is_over(context, self.job)  # first: then all its attempts are known
-            attempts = context.jobs.attempts(self.job)
+            attempts = context.store.jobs.attempts(self.job)
             attempt = self._current(attempts)
             if attempt is not None:
                 complete = is_complete(context, attempt, self.stream)
-                content = context.streams.read(attempt.key, self.stream, self.offset, _FRAME_BYTES)
+                content = context.files.streams.read(
+                    attempt.key, self.stream, self.offset, _FRAME_BYTES
+                )
                 if content:
                     return self._frame(content)
                 if not complete:
@@ -125,10 +127,10 @@ def _log_position(context: Context, text: str) -> LogPosition:
     name, *rest = text.split(":", 3)
     if len(rest) == 1 or not all(map(_is_number, rest[:2])):
         raise Invalid(f"log: cannot read {text!r}; {_FORM}", field="log")
-    job = context.jobs.find(name)
+    job = context.store.jobs.find(name)
     number, offset = map(int, rest[:2] or ("0", "0"))
     stream = rest[2] if len(rest) > 2 else "output"
-    attempts = context.jobs.attempts(job.id)
+    attempts = context.store.jobs.attempts(job.id)
     if number and number not in {attempt.number for attempt in attempts}:
         raise NotFound(f"job {job.name!r} has no attempt {number}; it has {len(attempts)}")
     for attempt in attempts[-1:]:
@@ -142,5 +144,5 @@ def _is_number(text: str) -> bool:
 
 def _is_over(context: Context, job_id: str) -> bool:
     """Whether a job has ended or was deleted."""
-    state = context.jobs.states([job_id]).get(job_id)
+    state = context.store.jobs.states([job_id]).get(job_id)
     return state is None or state.is_final

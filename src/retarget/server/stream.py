@@ -34,8 +34,8 @@ def check_stream(
     context: Context, job: Job, attempt: Attempt, stream: str, *, may_appear: bool = False
 ) -> None:
     """Raise NotFound unless the stream exists or may still be created."""
-    context.streams.path(attempt.key, stream)
-    known = {*context.streams.names(attempt.key), *standard_streams(job.spec)}
+    context.files.streams.path(attempt.key, stream)
+    known = {*context.files.streams.names(attempt.key), *standard_streams(job.spec)}
     is_expected = may_appear and attempt.ended_at is None and stream.startswith("logs/")
     if stream not in known and not is_expected:
         names = ", ".join(sorted(known))
@@ -54,7 +54,9 @@ async def read_stream(
     context: Context, attempt: Attempt, stream: str, offset: int
 ) -> AsyncIterator[bytes]:
     """Yield the content that exists now."""
-    while chunk := await run_sync(context.streams.read, attempt.key, stream, offset, _CHUNK_BYTES):
+    while chunk := await run_sync(
+        context.files.streams.read, attempt.key, stream, offset, _CHUNK_BYTES
+    ):
         offset += len(chunk)
         yield chunk
 
@@ -120,14 +122,14 @@ class _RankLines:
 
 
 def _rank_streams(context: Context, attempt: Attempt) -> list[str]:
-    names = [name for name in context.streams.names(attempt.key) if _RANK.fullmatch(name)]
+    names = [name for name in context.files.streams.names(attempt.key) if _RANK.fullmatch(name)]
     return sorted(names, key=lambda name: int(name.removeprefix("rank-")))
 
 
 def is_complete(context: Context, attempt: Attempt, stream: str) -> bool:
     """Return whether nothing can be added any more."""
     try:
-        current = context.jobs.attempt(attempt.key)
+        current = context.store.jobs.attempt(attempt.key)
     except NotFound:
         return True
     return current.ended_at is not None or (stream == "prepare" and current.started_at is not None)

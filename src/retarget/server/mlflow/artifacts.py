@@ -67,7 +67,7 @@ def list_tree(request: MlflowRequest) -> dict[str, Any]:
 def list_run(request: MlflowRequest) -> dict[str, Any]:
     """List a folder of a run. Paths are relative to the root of the run."""
     path = normalize(request.string("path"))
-    location = request.context.runs.get(request.required_string("run_id")).location
+    location = request.context.store.runs.get(request.required_string("run_id")).location
     return {"root_uri": location} | list_folder(
         request.context, join(artifact_folder(location), path), path
     )
@@ -151,12 +151,12 @@ def download_routes(state: State) -> list[BaseRoute]:
 async def _store(
     context: Context, path: str, request: Request, check: Callable[[int], None] | None = None
 ) -> Response:
-    with context.blobs.writing() as part:
+    with context.files.blobs.writing() as part:
         await write_chunks(part, request.stream())
         if check is not None:
             check(part.size)
         digest = await run_sync(part.keep)
-    await run_sync(context.artifacts.put, path, part.size, digest)
+    await run_sync(context.store.artifacts.put, path, part.size, digest)
     return json_response({})
 
 
@@ -175,7 +175,7 @@ def _get(state: State, request: Request) -> Response:
 def _get_of_model(state: State, request: Request) -> Response:
     find_principal(state, request)
     path = normalize(_required_query(request, "artifact_file_path"))
-    model = state.context.logged_models.get(request.path_params["model_id"])
+    model = state.context.store.logged_models.get(request.path_params["model_id"])
     return _send(state.context, join(artifact_folder(model.location), path))
 
 
@@ -207,7 +207,7 @@ def _browser_upload_path(state: State, request: Request) -> str:
         if not value:
             raise Invalid(f"Request must specify {name}.", field=name)
     run_id, path = query["run_uuid"], normalize(query["path"])
-    folder = artifact_folder(state.context.runs.get(run_id).location)
+    folder = artifact_folder(state.context.store.runs.get(run_id).location)
     check_writes(state.context, principal, folder)
     return join(folder, path)
 
@@ -215,7 +215,7 @@ def _browser_upload_path(state: State, request: Request) -> str:
 def _delete(state: State, request: Request) -> None:
     principal, path = _authenticated_path(state, request)
     check_writes(state.context, principal, path)
-    state.context.artifacts.remove(path)
+    state.context.store.artifacts.remove(path)
 
 
 def _authenticated_path(state: State, request: Request) -> tuple[Principal, str]:
@@ -239,12 +239,12 @@ def _required_query(request: Request, name: str) -> str:
 
 def _location_of_run(context: Context, request: Request) -> str:
     run_id = request.query_params.get("run_id") or _required_query(request, "run_uuid")
-    return context.runs.get(run_id).location
+    return context.store.runs.get(run_id).location
 
 
 def _location_of_version(context: Context, request: Request) -> str:
     version = check_version(_required_query(request, "version"))
-    return context.models.get_version(_required_query(request, "name"), version).location
+    return context.store.models.get_version(_required_query(request, "name"), version).location
 
 
 def artifact_folder(location: str) -> str:
@@ -256,7 +256,7 @@ def artifact_folder(location: str) -> str:
 
 def list_folder(context: Context, folder: str, prefix: str = "") -> dict[str, Any]:
     files: list[dict[str, Any]] = []
-    for entry in context.artifacts.list(folder):
+    for entry in context.store.artifacts.list(folder):
         if is_normal(entry.name):
             file = {"path": join(prefix, entry.name), "is_dir": entry.is_dir}
             files.append(file if entry.is_dir else file | {"file_size": entry.size})
@@ -265,7 +265,7 @@ def list_folder(context: Context, folder: str, prefix: str = "") -> dict[str, An
 
 def _send(context: Context, path: str) -> Response:
     """Send a file as an attachment, so that no browser runs what a job wrote."""
-    file = context.artifacts.find(path)
+    file = context.store.artifacts.find(path)
     name = path.rpartition("/")[2]
     headers = {
         "content-type": _content_type(name),
@@ -273,7 +273,7 @@ def _send(context: Context, path: str) -> Response:
         "x-content-type-options": "nosniff",
         "etag": f'"{file.digest}"',
     }
-    response = FileResponse(context.blobs.path(file.digest), headers=headers)
+    response = FileResponse(context.files.blobs.path(file.digest), headers=headers)
     response.chunk_size = CHUNK_BYTES
     return response
 

@@ -27,7 +27,7 @@ def create(request: MlflowRequest) -> dict[str, Any]:
     for key, value in tags.items():
         check_experiment_tag(key, value)
     job_id = request.principal.job_id
-    experiment = request.context.experiments.create(
+    experiment = request.context.store.experiments.create(
         name, location, tags, now=request.now, by_job=job_id
     )
     request.remember_experiment(experiment)
@@ -37,13 +37,13 @@ def create(request: MlflowRequest) -> dict[str, Any]:
 def get(request: MlflowRequest) -> dict[str, Any]:
     return {
         "experiment": show_experiment(
-            request.context.experiments.get(request.required_string("experiment_id"))
+            request.context.store.experiments.get(request.required_string("experiment_id"))
         )
     }
 
 
 def get_by_name(request: MlflowRequest) -> dict[str, Any]:
-    experiment = request.context.experiments.find(request.required_string("experiment_name"))
+    experiment = request.context.store.experiments.find(request.required_string("experiment_name"))
     request.remember_experiment(experiment)
     return {"experiment": show_experiment(experiment)}
 
@@ -54,19 +54,19 @@ def update(request: MlflowRequest) -> dict[str, Any]:
         check_experiment_name(request.required_string("new_name")),
     )
     job_id = request.principal.job_id
-    request.context.experiments.rename(experiment_id, name, now=request.now, by_job=job_id)
+    request.context.store.experiments.rename(experiment_id, name, now=request.now, by_job=job_id)
     return {}
 
 
 def delete(request: MlflowRequest) -> dict[str, Any]:
     experiment_id, job_id = request.required_string("experiment_id"), request.principal.job_id
-    request.context.experiments.delete(experiment_id, now=request.now, by_job=job_id)
+    request.context.store.experiments.delete(experiment_id, now=request.now, by_job=job_id)
     return {}
 
 
 def restore(request: MlflowRequest) -> dict[str, Any]:
     experiment_id, job_id = request.required_string("experiment_id"), request.principal.job_id
-    request.context.experiments.restore(experiment_id, now=request.now, by_job=job_id)
+    request.context.store.experiments.restore(experiment_id, now=request.now, by_job=job_id)
     return {}
 
 
@@ -77,12 +77,12 @@ def set_tag(request: MlflowRequest) -> dict[str, Any]:
         request.string("value"),
     )
     check_experiment_tag(key, value)
-    request.context.experiments.set_tag(experiment_id, key, value)
+    request.context.store.experiments.set_tag(experiment_id, key, value)
     return {}
 
 
 def delete_tag(request: MlflowRequest) -> dict[str, Any]:
-    request.context.experiments.delete_tag(
+    request.context.store.experiments.delete_tag(
         request.required_string("experiment_id"), request.required_string("key")
     )
     return {}

@@ -23,7 +23,7 @@ def create(request: MlflowRequest) -> dict[str, Any]:
     name = request.string("name")
     check_logged_name(name)
     experiment = check_active(
-        request.context.experiments.get(request.required_string("experiment_id"))
+        request.context.store.experiments.get(request.required_string("experiment_id"))
     )
     model_id = f"m-{uuid.uuid4().hex}"
     model = LoggedModel(
@@ -39,49 +39,49 @@ def create(request: MlflowRequest) -> dict[str, Any]:
         params=request.pairs("params"),
         tags=request.pairs("tags"),
     )
-    request.context.logged_models.create(model)
+    request.context.store.logged_models.create(model)
     return _model(model)
 
 
 def get(request: MlflowRequest) -> dict[str, Any]:
     deleted = request.flag("allow_deleted")
     return _model(
-        request.context.logged_models.get(request.path_params["model_id"], deleted=deleted)
+        request.context.store.logged_models.get(request.path_params["model_id"], deleted=deleted)
     )
 
 
 def finalize(request: MlflowRequest) -> dict[str, Any]:
     status = _status(request.body.get("status"))
     return _model(
-        request.context.logged_models.finalize(_writable(request), status, now=request.now)
+        request.context.store.logged_models.finalize(_writable(request), status, now=request.now)
     )
 
 
 def delete(request: MlflowRequest) -> dict[str, Any]:
-    request.context.logged_models.delete(_writable(request), now=request.now)
+    request.context.store.logged_models.delete(_writable(request), now=request.now)
     return {}
 
 
 def set_tags(request: MlflowRequest) -> dict[str, Any]:
-    request.context.logged_models.set_tags(_writable(request), request.pairs("tags"))
+    request.context.store.logged_models.set_tags(_writable(request), request.pairs("tags"))
     return {}
 
 
 def delete_tag(request: MlflowRequest) -> dict[str, Any]:
-    request.context.logged_models.delete_tag(_writable(request), request.path_params["key"])
+    request.context.store.logged_models.delete_tag(_writable(request), request.path_params["key"])
     return {}
 
 
 def log_params(request: MlflowRequest) -> dict[str, Any]:
     params = {key: check_param(key, value) for key, value in request.pairs("params").items()}
-    request.context.logged_models.log_params(_writable(request), params)
+    request.context.store.logged_models.log_params(_writable(request), params)
     return {}
 
 
 def list_artifacts(request: MlflowRequest) -> dict[str, Any]:
     """List a folder of a logged model. Paths are relative to the root of the model."""
     path = normalize(request.string("artifact_directory_path"))
-    location = request.context.logged_models.get(request.path_params["model_id"]).location
+    location = request.context.store.logged_models.get(request.path_params["model_id"]).location
     return {"root_uri": location} | list_folder(
         request.context, join(artifact_folder(location), path), path
     )
@@ -123,7 +123,7 @@ def _writable(request: MlflowRequest) -> str:
     """Return the id of the model, or raise Forbidden if the principal cannot change it."""
     model_id = request.path_params["model_id"]
     if request.principal.job_id is not None:
-        model = request.context.logged_models.get(model_id, deleted=True)
+        model = request.context.store.logged_models.get(model_id, deleted=True)
         request.principal.check_writes(model.job_id, f"logged model {model_id!r}")
     return model_id
 

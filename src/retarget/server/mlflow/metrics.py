@@ -23,15 +23,17 @@ def history(request: MlflowRequest) -> dict[str, Any] | Generator[bytes]:
     key = request.required_string("metric_key")
     limit, offset = request.integer("max_results"), _offset(request.string("page_token"))
     if limit is None:
-        request.context.metrics.history(run_id, key, limit=0)  # raises now if there is no such run
-        return _stream_json(request.context.metrics.iterate(run_id, key), offset)
+        request.context.store.metrics.history(
+            run_id, key, limit=0
+        )  # raises now if there is no such run
+        return _stream_json(request.context.store.metrics.iterate(run_id, key), offset)
     if limit <= 0:
         raise Invalid(
             f"Invalid value {limit} for parameter 'max_results' supplied. "
             "It must be a positive integer."
         )
     limit = min(limit, _MAX_PAGE_POINTS)
-    points = request.context.metrics.history(run_id, key, limit=limit + 1, offset=offset)
+    points = request.context.store.metrics.history(run_id, key, limit=limit + 1, offset=offset)
     page: dict[str, Any] = {"metrics": [show_metric(point) for point in points[:limit]]}
     if len(points) > limit:
         page["next_page_token"] = write_token({"offset": offset + limit})
@@ -51,7 +53,7 @@ def bulk(request: MlflowRequest) -> dict[str, Any]:
         raise Invalid("GetMetricHistoryBulk request must specify a metric_key.")
     limit = max(0, min(request.integer("max_results", _MAX_BULK_POINTS) or 0, _MAX_BULK_POINTS))
     key = request.string("metric_key")
-    points = request.context.metrics.history_of_runs(run_ids, key, limit=limit)
+    points = request.context.store.metrics.history_of_runs(run_ids, key, limit=limit)
     return {"metrics": [{**show_metric(point), "run_id": run_id} for run_id, point in points]}
 
 
@@ -72,7 +74,9 @@ def bulk_interval(request: MlflowRequest) -> dict[str, Any]:
     points = [
         {**show_metric(point), "run_id": run_id}
         for run_id in run_ids
-        for point in request.context.metrics.sample(run_id, key, max_points=limit, steps=steps)
+        for point in request.context.store.metrics.sample(
+            run_id, key, max_points=limit, steps=steps
+        )
     ]
     return {"metrics": points}
 

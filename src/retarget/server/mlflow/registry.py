@@ -28,17 +28,19 @@ def create_model(request: MlflowRequest) -> dict[str, Any]:
     name = check_model_name(request.required_string("name"))
     tags, description = _tags(request), _description(request)
     job_id = request.principal.job_id
-    model = request.context.models.create(name, description, tags, now=request.now, by_job=job_id)
+    model = request.context.store.models.create(
+        name, description, tags, now=request.now, by_job=job_id
+    )
     return _model(model)
 
 
 def get_model(request: MlflowRequest) -> dict[str, Any]:
-    return _model(request.context.models.get(_name(request)))
+    return _model(request.context.store.models.get(_name(request)))
 
 
 def update_model(request: MlflowRequest) -> dict[str, Any]:
     name, description = _name(request), _description(request)
-    return _model(request.context.models.describe(name, description, now=request.now))
+    return _model(request.context.store.models.describe(name, description, now=request.now))
 
 
 def rename_model(request: MlflowRequest) -> dict[str, Any]:
@@ -48,7 +50,9 @@ def rename_model(request: MlflowRequest) -> dict[str, Any]:
     )
     check_model_name(name)
     job_id = request.principal.job_id
-    return _model(request.context.models.rename(name, new_name, now=request.now, by_job=job_id))
+    return _model(
+        request.context.store.models.rename(name, new_name, now=request.now, by_job=job_id)
+    )
 
 
 def delete_model(request: MlflowRequest) -> dict[str, Any]:
@@ -59,7 +63,7 @@ def delete_model(request: MlflowRequest) -> dict[str, Any]:
 def latest_versions(request: MlflowRequest) -> dict[str, Any]:
     name, stages = _name(request), request.strings("stages")
     checked_stages = [check_stage(stage) for stage in stages] or STAGES
-    versions = request.context.models.latest(name, checked_stages)
+    versions = request.context.store.models.latest(name, checked_stages)
     return {"model_versions": [show_version(version) for version in versions]}
 
 
@@ -70,14 +74,14 @@ def set_model_tag(request: MlflowRequest) -> dict[str, Any]:
         request.string("value"),
     )
     check_model_tag(key, value)
-    request.context.models.set_tag(check_model_name(name), key, value)
+    request.context.store.models.set_tag(check_model_name(name), key, value)
     return {}
 
 
 def delete_model_tag(request: MlflowRequest) -> dict[str, Any]:
     name, key = request.required_string("name"), request.required_string("key")
     check_key(key, "key")
-    request.context.models.delete_tag(check_model_name(name), key)
+    request.context.store.models.delete_tag(check_model_name(name), key)
     return {}
 
 
@@ -88,19 +92,21 @@ def set_alias(request: MlflowRequest) -> dict[str, Any]:
         request.required_string("version"),
     )
     check_model_name(name)
-    request.context.models.set_alias(name, check_new_alias(alias), check_version(version))
+    request.context.store.models.set_alias(name, check_new_alias(alias), check_version(version))
     return {}
 
 
 def delete_alias(request: MlflowRequest) -> dict[str, Any]:
     name, alias = request.required_string("name"), request.required_string("alias")
-    request.context.models.delete_alias(check_model_name(name), check_alias(alias))
+    request.context.store.models.delete_alias(check_model_name(name), check_alias(alias))
     return {}
 
 
 def get_by_alias(request: MlflowRequest) -> dict[str, Any]:
     name, alias = request.required_string("name"), request.required_string("alias")
-    return _version(request.context.models.by_alias(check_model_name(name), check_alias(alias)))
+    return _version(
+        request.context.store.models.by_alias(check_model_name(name), check_alias(alias))
+    )
 
 
 def create_version(request: MlflowRequest) -> dict[str, Any]:
@@ -127,19 +133,19 @@ def create_version(request: MlflowRequest) -> dict[str, Any]:
         lineage=source.lineage,
         tags=tags,
     )
-    return _version(request.context.models.add_version(draft))
+    return _version(request.context.store.models.add_version(draft))
 
 
 def get_version(request: MlflowRequest) -> dict[str, Any]:
     name, version = _name_and_version(request)
-    return _version(request.context.models.get_version(name, version))
+    return _version(request.context.store.models.get_version(name, version))
 
 
 def update_version(request: MlflowRequest) -> dict[str, Any]:
     name, version = _name_and_version(request)
     description = _description(request)
     return _version(
-        request.context.models.describe_version(name, version, description, now=request.now)
+        request.context.store.models.describe_version(name, version, description, now=request.now)
     )
 
 
@@ -150,7 +156,7 @@ def move_version(request: MlflowRequest) -> dict[str, Any]:
     )
     archive = request.flag("archive_existing_versions")
     return _version(
-        request.context.models.move(name, version, stage, now=request.now, archive=archive)
+        request.context.store.models.move(name, version, stage, now=request.now, archive=archive)
     )
 
 
@@ -165,7 +171,7 @@ def download_uri(request: MlflowRequest) -> dict[str, Any]:
         check_model_name(request.string("name")),
         check_version(request.string("version")),
     )
-    return {"artifact_uri": request.context.models.get_version(name, version).location}
+    return {"artifact_uri": request.context.store.models.get_version(name, version).location}
 
 
 def set_version_tag(request: MlflowRequest) -> dict[str, Any]:
@@ -175,14 +181,14 @@ def set_version_tag(request: MlflowRequest) -> dict[str, Any]:
         request.string("value"),
     )
     check_model_tag(key, value)
-    request.context.models.set_version_tag(name, version, key, value)
+    request.context.store.models.set_version_tag(name, version, key, value)
     return {}
 
 
 def delete_version_tag(request: MlflowRequest) -> dict[str, Any]:
     (name, version), key = _name_and_version(request), request.required_string("key")
     check_key(key, "key")
-    request.context.models.delete_version_tag(name, version, key)
+    request.context.store.models.delete_version_tag(name, version, key)
     return {}
 
 

@@ -50,18 +50,18 @@ class MlflowRequest:
     @property
     def now(self) -> int:
         """The time in milliseconds."""
-        return int(self.context.now() * 1000)
+        return int(self.context.clock() * 1000)
 
     def remember_experiment(self, experiment: Experiment) -> None:
         """Remember that the script of a job requested this experiment by name."""
         if self.principal.attempt is not None:
-            choices = self.context.experiment_choices
+            choices = self.context.store.experiment_choices
             choices.remember(self.principal.attempt, int(experiment.id))
 
     def forget_experiment(self) -> None:
         """Forget the experiment that the script of a job requested: it searches now."""
         if self.principal.attempt is not None:
-            self.context.experiment_choices.forget(self.principal.attempt)
+            self.context.store.experiment_choices.forget(self.principal.attempt)
 
     def move_to_chosen_experiment(self, run_id: str) -> None:
         """Move a job to the experiment that its script chose.
@@ -71,12 +71,15 @@ class MlflowRequest:
         """
         if self.principal.attempt is None or self.principal.job_id != run_id:
             return
-        chosen_id = self.context.experiment_choices.forget(self.principal.attempt)
+        chosen_id = self.context.store.experiment_choices.forget(self.principal.attempt)
         if chosen_id is None:
             return
-        job, chosen = self.context.jobs.read(run_id), self.context.experiments.get(str(chosen_id))
+        job, chosen = (
+            self.context.store.jobs.read(run_id),
+            self.context.store.experiments.get(str(chosen_id)),
+        )
         if chosen.name != job.spec.experiment and chosen.stage == ACTIVE:
-            self.context.jobs.join(job, chosen)
+            self.context.store.jobs.join(job, chosen)
 
     def string(self, name: str, default: str = "") -> str:
         value = self.body.get(name)

@@ -47,7 +47,7 @@ _LOGGED_MODELS_TAG = "mlflow.log-model.history"
 
 def create(request: MlflowRequest) -> dict[str, Any]:
     experiment = check_active(
-        request.context.experiments.get(request.string("experiment_id") or "0")
+        request.context.store.experiments.get(request.string("experiment_id") or "0")
     )
     tags = {key: check_tag(key, value) for key, value in request.pairs("tags").items()}
     name, tagged = request.string("run_name"), tags.get(NAME_TAG, "")
@@ -68,14 +68,14 @@ def create(request: MlflowRequest) -> dict[str, Any]:
         location=address_below(experiment.location, f"{run_id}/artifacts"),
         tags=tags,
     )
-    request.context.runs.create(run)
-    return {"run": show_run(request.context.runs.get(run_id))}
+    request.context.store.runs.create(run)
+    return {"run": show_run(request.context.store.runs.get(run_id))}
 
 
 def get(request: MlflowRequest) -> dict[str, Any]:
     run_id = _run_id(request)
     request.move_to_chosen_experiment(run_id)
-    return {"run": show_run(request.context.runs.get(run_id))}
+    return {"run": show_run(request.context.store.runs.get(run_id))}
 
 
 def update(request: MlflowRequest) -> dict[str, Any]:
@@ -87,16 +87,16 @@ def update(request: MlflowRequest) -> dict[str, Any]:
         change["ended_at"] = request.integer("end_time")
     if request.string("run_name"):
         change["name"] = check_length("run_name", request.string("run_name"), MAX_TAG_LENGTH)
-    return {"run_info": show_run_info(request.context.runs.update(run_id, change))}
+    return {"run_info": show_run_info(request.context.store.runs.update(run_id, change))}
 
 
 def delete(request: MlflowRequest) -> dict[str, Any]:
-    request.context.runs.delete(_writable(request), now=request.now)
+    request.context.store.runs.delete(_writable(request), now=request.now)
     return {}
 
 
 def restore(request: MlflowRequest) -> dict[str, Any]:
-    request.context.runs.restore(_writable(request))
+    request.context.store.runs.restore(_writable(request))
     return {}
 
 
@@ -108,7 +108,7 @@ def log_metric(request: MlflowRequest) -> dict[str, Any]:
     metric = _metric(request.body, "")
     check_metrics([metric], alone=True)
     _check_writes(request, run_id)
-    request.context.runs.log(run_id, [metric])
+    request.context.store.runs.log(run_id, [metric])
     return {}
 
 
@@ -116,7 +116,7 @@ def log_param(request: MlflowRequest) -> dict[str, Any]:
     run_id, key = _run_id(request), request.required_string("key")
     value = check_param(key, request.string("value"))
     _check_writes(request, run_id)
-    request.context.runs.log(run_id, params={key: value})
+    request.context.store.runs.log(run_id, params={key: value})
     return {}
 
 
@@ -124,12 +124,12 @@ def set_tag(request: MlflowRequest) -> dict[str, Any]:
     run_id, key = _run_id(request), request.required_string("key")
     value = check_tag(key, request.string("value"))
     _check_writes(request, run_id)
-    request.context.runs.log(run_id, tags={key: value})
+    request.context.store.runs.log(run_id, tags={key: value})
     return {}
 
 
 def delete_tag(request: MlflowRequest) -> dict[str, Any]:
-    request.context.runs.delete_tag(_writable(request), request.required_string("key"))
+    request.context.store.runs.delete_tag(_writable(request), request.required_string("key"))
     return {}
 
 
@@ -150,7 +150,7 @@ def log_batch(request: MlflowRequest) -> dict[str, Any]:
     check_batch(metric_rows, param_rows, tag_rows)
     check_unique(row["key"] for row in param_rows)
     _check_writes(request, run_id)
-    request.context.runs.log(run_id, metrics, params, tags)
+    request.context.store.runs.log(run_id, metrics, params, tags)
     return {}
 
 
@@ -159,7 +159,7 @@ def log_inputs(request: MlflowRequest) -> dict[str, Any]:
     datasets = [_dataset_input(row) for row in request.rows("datasets")]
     models = [_link(row) for row in request.rows("models")]
     _check_writes(request, run_id)
-    request.context.runs.add_inputs(run_id, datasets, models)
+    request.context.store.runs.add_inputs(run_id, datasets, models)
     return {}
 
 
@@ -169,7 +169,7 @@ def log_outputs(request: MlflowRequest) -> dict[str, Any]:
         raise missing("models")
     models = [_link(row) for row in request.rows("models")]
     _check_writes(request, run_id)
-    request.context.runs.add_outputs(run_id, models)
+    request.context.store.runs.add_outputs(run_id, models)
     return {}
 
 
@@ -189,7 +189,7 @@ def log_model(request: MlflowRequest) -> dict[str, Any]:
     def append(tag: str | None) -> str:
         return _write_newest([*_read_models(tag), model])
 
-    request.context.runs.append_to_tag(run_id, _LOGGED_MODELS_TAG, append)
+    request.context.store.runs.append_to_tag(run_id, _LOGGED_MODELS_TAG, append)
     return {}
 
 
@@ -225,7 +225,7 @@ def _writable(request: MlflowRequest) -> str:
 
 def _check_writes(request: MlflowRequest, run_id: str) -> None:
     if request.principal.job_id is not None:
-        request.principal.check_writes(request.context.runs.owner(run_id), f"run {run_id!r}")
+        request.principal.check_writes(request.context.store.runs.owner(run_id), f"run {run_id!r}")
 
 
 def _check_present(name: str, rows: list[dict[str, Any]], fields: tuple[str, ...]) -> None:

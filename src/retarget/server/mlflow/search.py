@@ -56,11 +56,11 @@ def runs(request: MlflowRequest) -> dict[str, Any]:
     request.forget_experiment()
     search = _search(request, RUNS, _limit(request, 1_000, maximum=_MAX_RESULTS))
     scope = Scope(_experiment_ids(request), _stages(request, "run_view_type"))
-    ids = request.context.searches.runs(search, scope)
+    ids = request.context.store.searches.runs(search, scope)
     token, ids = _next_token(ids, search), ids[: search.limit]
     starts = range(0, len(ids), _LOAD_BATCH_RUNS)
     batches = [ids[start : start + _LOAD_BATCH_RUNS] for start in starts]
-    loaded = [run for batch in batches for run in request.context.runs.load(batch)]
+    loaded = [run for batch in batches for run in request.context.store.runs.load(batch)]
     return _page("runs", [show_run(run) for run in loaded], token)
 
 
@@ -69,24 +69,24 @@ def experiments(request: MlflowRequest) -> dict[str, Any]:
     if limit > _MAX_RESULTS:
         raise Invalid(f"{_supplied(limit)} It must be at most {_MAX_RESULTS}", field="max_results")
     search = _search(request, EXPERIMENTS, limit)
-    ids = request.context.searches.experiments(search, _stages(request, "view_type"))
-    loaded = request.context.experiments.load(ids[: search.limit])
+    ids = request.context.store.searches.experiments(search, _stages(request, "view_type"))
+    loaded = request.context.store.experiments.load(ids[: search.limit])
     rows = [show_experiment(experiment) for experiment in loaded]
     return _page("experiments", rows, _next_token(ids, search))
 
 
 def models(request: MlflowRequest) -> dict[str, Any]:
     search = _search(request, MODELS, _limit(request, 100, maximum=_MAX_MODELS))
-    names = request.context.searches.models(search)
-    loaded = request.context.models.load(names[: search.limit])
+    names = request.context.store.searches.models(search)
+    loaded = request.context.store.models.load(names[: search.limit])
     rows = [show_model(model) for model in loaded]
     return _page("registered_models", rows, _next_token(names, search))
 
 
 def versions(request: MlflowRequest) -> dict[str, Any]:
     search = _search(request, VERSIONS, _limit(request, _MAX_VERSIONS, maximum=_MAX_VERSIONS))
-    pairs = request.context.searches.versions(search)
-    loaded = request.context.models.load_versions(pairs[: search.limit])
+    pairs = request.context.store.searches.versions(search)
+    loaded = request.context.store.models.load_versions(pairs[: search.limit])
     rows = [show_version(version) for version in loaded]
     return _page("model_versions", rows, _next_token(pairs, search))
 
@@ -109,8 +109,10 @@ def logged_models(request: MlflowRequest) -> dict[str, Any]:
         _page_offset(request.string("page_token"), query),
     )
     experiment_ids = [experiment_id(value) for value in ids]
-    model_ids = request.context.searches.logged_models(search, experiment_ids, _datasets(request))
-    models = request.context.logged_models.load(model_ids[: search.limit])
+    model_ids = request.context.store.searches.logged_models(
+        search, experiment_ids, _datasets(request)
+    )
+    models = request.context.store.logged_models.load(model_ids[: search.limit])
     more = len(model_ids) > search.limit
     token = write_token(query | {"offset": search.offset + search.limit}) if more else None
     return _page("models", [show_logged_model(model) for model in models], token)
@@ -125,7 +127,9 @@ def datasets(request: MlflowRequest) -> dict[str, Any]:
             f"SearchDatasets request cannot specify more than {_MAX_EXPERIMENTS} experiment_ids. "
             f"Received {len(ids)} experiment_ids."
         )
-    uses = [use._asdict() for use in request.context.searches.datasets(_experiment_ids(request))]
+    uses = [
+        use._asdict() for use in request.context.store.searches.datasets(_experiment_ids(request))
+    ]
     rows = [{name: value for name, value in use.items() if value is not None} for use in uses]
     return _page("dataset_summaries", rows, None)
 

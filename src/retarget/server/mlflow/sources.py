@@ -35,7 +35,7 @@ def read_source(context: Context, source: str, run_id: str, model_id: str, job_i
         raise Invalid(f"Invalid model version source: '{source}'.", field="source") from None
     if scheme == "models":
         return _of_model(context, source, run_id, model_id, job_id)
-    logged = context.logged_models.get(model_id) if model_id else None
+    logged = context.store.logged_models.get(model_id) if model_id else None
     if _is_local(source):
         root = logged.location if logged else _run_location(context, source, run_id)
         _check_inside(source, root, "model_id" if model_id else "run_id")
@@ -55,7 +55,7 @@ def _of_model(context: Context, source: str, run_id: str, model_id: str, job_id:
         raise _not_identified(source, "model_id")
     try:
         if len(names) == 1 and "@" not in names[0]:
-            logged = context.logged_models.get(names[0])
+            logged = context.store.logged_models.get(names[0])
             run_id = run_id or logged.run_id or ""
             lineage = models.lineage(context, run_id or logged.job_id or job_id)
             return Source(source, logged.location, run_id, logged.id, lineage)
@@ -76,13 +76,13 @@ def _version(context: Context, names: list[str]) -> ModelVersion:
     """Return the version named by NAME/NUMBER, NAME/STAGE, NAME/latest or NAME@ALIAS."""
     if len(names) == 1:
         name, _, alias = names[0].rpartition("@")
-        return context.models.by_alias(name, alias)
+        return context.store.models.by_alias(name, alias)
     name, selector = names
     if selector.isdecimal():
-        return context.models.get_version(name, check_version(selector))
+        return context.store.models.get_version(name, check_version(selector))
     if selector.lower() == LATEST:
-        return context.models.by_alias(name, LATEST)
-    versions = context.models.latest(name, [check_stage(selector)])
+        return context.store.models.by_alias(name, LATEST)
+    versions = context.store.models.latest(name, [check_stage(selector)])
     if not versions:
         raise NotFound(f"No versions of model with name '{name}' and stage '{selector}' found")
     return versions[0]
@@ -98,7 +98,7 @@ def _is_local(source: str) -> bool:
 def _run_location(context: Context, source: str, run_id: str) -> str:
     if not run_id:
         return ""
-    runs = context.runs.load([run_id])
+    runs = context.store.runs.load([run_id])
     if not runs:
         raise _not_identified(source, "run_id")
     return runs[0].location

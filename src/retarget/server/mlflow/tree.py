@@ -55,7 +55,9 @@ def join(folder: str, path: str) -> str:
 
 def check_writes(context: Context, principal: Principal, folder: str) -> None:
     """Raise Forbidden if a job writes outside the folders of its own runs and logged models."""
-    if principal.job_id is not None and not context.artifacts.belongs_to(folder, principal.job_id):
+    if principal.job_id is not None and not context.store.artifacts.belongs_to(
+        folder, principal.job_id
+    ):
         raise Forbidden(
             "the token of a job can write artifacts of its own runs and logged models only, "
             f"not in {folder!r}"

@@ -30,7 +30,7 @@ def create(request: MlflowRequest) -> dict[str, Any]:
         raise Invalid(
             f"num_parts must be between 1 and {_MAX_PARTS}, got {number}", field="num_parts"
         )
-    upload = request.context.uploads.create(path, number)
+    upload = request.context.files.uploads.create(path, number)
     credentials = [_credential(request, upload, part) for part in range(1, number + 1)]
     return {"upload_id": upload.id, "credentials": credentials}
 
@@ -38,19 +38,19 @@ def create(request: MlflowRequest) -> dict[str, Any]:
 def complete(request: MlflowRequest) -> dict[str, Any]:
     """Join the parts to one file. Repeating a completed request succeeds without effect."""
     path, digests, context = _path(request), _digests(request), request.context
-    with context.uploads.lock(request.required_string("upload_id")):
+    with context.files.uploads.lock(request.required_string("upload_id")):
         upload = _upload(request, path)
         if not upload.done:
-            size, digest = context.uploads.join(upload, digests, context.blobs)
-            context.artifacts.put(path, size, digest)
-            context.uploads.finish(upload)
+            size, digest = context.files.uploads.join(upload, digests, context.files.blobs)
+            context.store.artifacts.put(path, size, digest)
+            context.files.uploads.finish(upload)
     return {}
 
 
 def abort(request: MlflowRequest) -> dict[str, Any]:
     path = _path(request)
-    with request.context.uploads.lock(request.required_string("upload_id")):
-        request.context.uploads.remove(_upload(request, path).id)
+    with request.context.files.uploads.lock(request.required_string("upload_id")):
+        request.context.files.uploads.remove(_upload(request, path).id)
     return {}
 
 
@@ -63,11 +63,11 @@ ROUTES: RouteTable = [
 
 def routes(state: State) -> list[BaseRoute]:
     """Return the route that receives the parts."""
-    uploads = state.context.uploads
+    uploads = state.context.files.uploads
 
     async def put_part(request: Request) -> Response:
         upload_id, text = request.path_params["upload_id"], request.path_params["number"]
-        proof = _proof(state.context.secret, upload_id, text)
+        proof = _proof(state.context.settings.secret, upload_id, text)
         sent_proof = request.query_params.get("proof", "")
         if not hmac.compare_digest(sent_proof.encode("utf-8", "replace"), proof.encode()):
             raise Forbidden("this server did not issue that upload URL")
@@ -93,7 +93,7 @@ def _path(request: MlflowRequest) -> str:
 
 
 def _credential(request: MlflowRequest, upload: Upload, number: int) -> dict[str, Any]:
-    proof = _proof(request.context.secret, upload.id, str(number))
+    proof = _proof(request.context.settings.secret, upload.id, str(number))
     path = f"/api/2.0/mlflow-artifacts/mpu/part/{upload.id}/{number}?proof={proof}"
     return {"url": request.base_url + path, "part_number": number, "headers": {}}
 
@@ -104,7 +104,7 @@ def _proof(secret: bytes, upload_id: str, number: str) -> str:
 
 
 def _upload(request: MlflowRequest, path: str) -> Upload:
-    upload = request.context.uploads.find(request.required_string("upload_id"))
+    upload = request.context.files.uploads.find(request.required_string("upload_id"))
     if upload.path != path:
         raise NotFound(f"upload {upload.id} is not an upload of {path!r}")
     return upload

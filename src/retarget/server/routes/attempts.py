@@ -17,6 +17,7 @@ from retarget.control.job_secrets import take_secrets
 from retarget.control.report import clock_shift, current_attempt, take_events, to_server_clock
 from retarget.control.track import ARTIFACTS_TOP, keep_files, process_lines
 from retarget.core.errors import Forbidden, Invalid, NotFound
+from retarget.core.events import log_changed
 from retarget.core.jobs import Job, Output
 from retarget.core.kept import WORKDIR
 from retarget.core.snapshots import decode
@@ -107,7 +108,7 @@ def show_proof(key: RunnerKey) -> None:
 def report_events(key: RunnerKey, body: Events, context: ContextDep) -> ReportAnswer:
     """Record events of a runner, in order. Events that were acknowledged before are skipped."""
     reported = [event.model_dump() for event in body.events]
-    events = to_server_clock(reported, sent=body.now, now=context.now())
+    events = to_server_clock(reported, sent=body.now, now=context.clock())
     events_acked, cancel = take_events(context, key, events, body.node)
     return ReportAnswer(events_acked=events_acked, cancel=cancel)
 
@@ -126,7 +127,7 @@ async def append_stream(
     the runner: `120@1763456400.250,240@1763456401.000`.
     """
     content = await request.body()
-    shift = clock_shift(sent=query.now, now=context.now())
+    shift = clock_shift(sent=query.now, now=context.clock())
     marks = [(size, at + shift) for size, at in _parse_marks(query.times)]
     part = query.offset, content, marks
     return Size(size=await run_sync(_append, context, key, stream, part))
@@ -155,7 +156,7 @@ async def keep_outputs(
 ) -> OutputsAnswer:
     """Store outputs and artifacts: frames of a 4-byte length, JSON {path, size} and the content."""
     job, attempt = await run_sync(current_attempt, context, key)
-    batch = context.blobs.batch()
+    batch = context.files.blobs.batch()
 
     def keep(files: list[Output]) -> list[str]:
         batch.commit()  # before anything refers to them
@@ -163,7 +164,9 @@ async def keep_outputs(
 
     refused: list[str] = []
     try:
-        frames = take_outputs(context.blobs, batch, FrameReader(request.stream()), _check_path)
+        frames = take_outputs(
+            context.files.blobs, batch, FrameReader(request.stream()), _check_path
+        )
         # only once the body has ended is it proven: nothing is recorded before
         files = [Output.model_validate(file) async for file in frames]
         for start in range(0, len(files), _FILES_PER_TRANSACTION):
@@ -195,7 +198,7 @@ def fetch_secrets(key: RunnerKey, context: ContextDep, response: Response) -> Se
     """Return the values of this attempt's secrets. Later calls return the same values."""
     response.headers["Cache-Control"] = "no-store"
     values = take_secrets(context, key)
-    sealed = seal(runner_key(context.secret, key), json.dumps(values).encode())
+    sealed = seal(runner_key(context.settings.secret, key), json.dumps(values).encode())
     return SealedSecrets(count=len(values), sealed=sealed)
 
 
@@ -206,10 +209,10 @@ def _parse_marks(times: str) -> list[Mark]:
 
 def _append(context: Context, key: str, stream: str, part: tuple[int, bytes, list[Mark]]) -> int:
     job, attempt = current_attempt(context, key)
-    size = context.streams.append(key, stream, *part)
+    size = context.files.streams.append(key, stream, *part)
     if attempt.first_output_at is None and is_output(stream):
-        context.jobs.change_attempt(key, {"first_output_at": context.now()})
-    context.notify(job.id)
+        context.store.jobs.change_attempt(key, {"first_output_at": context.clock()})
+    context.bus.publish([log_changed(job.id)])
     return size
 
 
@@ -226,9 +229,9 @@ def _code_paths(context: Context, job: Job, digests: list[str]) -> list[Path]:
         sizes = _code_sizes(context, job, set(digests))
         if not sizes.keys() >= set(digests):
             raise Forbidden("that blob is not part of this job's code")
-        return [context.blobs.checked_path(digest, sizes[digest]) for digest in digests]
+        return [context.files.blobs.checked_path(digest, sizes[digest]) for digest in digests]
     except NotFound:
-        context.snapshots.clear_marks()  # so that the next submit checks every file
+        context.files.snapshots.clear_marks()  # so that the next submit checks every file
         raise NotFound(
             "a file of the code was lost or damaged on the server's disk; "
             "submit the job again to send it again"
@@ -240,7 +243,7 @@ def _code_sizes(context: Context, job: Job, digests: set[str]) -> dict[str, int 
     manifests = {job.spec.snapshot, job.spec.environment.context} - {None}
     sizes: dict[str, int | None] = dict.fromkeys(map(str, manifests))
     for manifest in list(sizes) if not digests <= sizes.keys() else ():
-        sizes |= _sizes_in(context.blobs.path(manifest))
+        sizes |= _sizes_in(context.files.blobs.path(manifest))
     return sizes
 
 

@@ -61,29 +61,33 @@ def missing_blobs(query: MissingQuery, context: ContextDep) -> Missing:
     if query.sizes is not None and len(query.sizes) != len(query.digests):
         raise Invalid("sizes: must have one number per digest", field="sizes")
     sizes = None if query.sizes is None else dict(zip(query.digests, query.sizes, strict=True))
-    return Missing(missing=context.blobs.missing(query.digests, now=context.now(), sizes=sizes))
+    return Missing(
+        missing=context.files.blobs.missing(query.digests, now=context.clock(), sizes=sizes)
+    )
 
 
 @router.post("/complete")
 def is_complete(query: SnapshotQuery, context: ContextDep) -> Completeness:
     """Return whether the server has a snapshot with all its files, so that none must be sent."""
-    return Completeness(complete=context.snapshots.is_complete(query.snapshot, now=context.now()))
+    return Completeness(
+        complete=context.files.snapshots.is_complete(query.snapshot, now=context.clock())
+    )
 
 
 @router.post("", openapi_extra=BINARY_BODY)
 async def put_blobs(request: Request, context: ContextDep) -> Stored:
     """Store many blobs: frames of a 32-byte digest, an 8-byte big-endian length and the content."""
-    return Stored(stored=await take_blobs(context.blobs, FrameReader(request.stream())))
+    return Stored(stored=await take_blobs(context.files.blobs, FrameReader(request.stream())))
 
 
 @router.put("/{digest}", openapi_extra=BINARY_BODY)
 async def put_blob(digest: str, request: Request, context: ContextDep) -> Stored:
     """Store one blob. Content with another digest is refused."""
-    await context.blobs.receive(request.stream(), digest=digest)
+    await context.files.blobs.receive(request.stream(), digest=digest)
     return Stored(stored=1)
 
 
 @router.get("/{digest}", response_class=FileResponse, responses={200: BYTES})
 def get_blob(digest: str, context: ContextDep) -> FileResponse:
     """Download a blob."""
-    return FileResponse(context.blobs.path(digest), media_type="application/octet-stream")
+    return FileResponse(context.files.blobs.path(digest), media_type="application/octet-stream")

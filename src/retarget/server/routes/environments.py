@@ -27,7 +27,7 @@ class Removed(BaseModel):
 def list_environments(context: ContextDep) -> list[EnvironmentView]:
     """List all environments: every version of every name, then those without a name."""
     built = environments.built(context)
-    return [_view(known, built) for known in context.environments.list()]
+    return [_view(known, built) for known in context.store.environments.list()]
 
 
 @router.get("/{environment}")
@@ -36,8 +36,8 @@ def show_environment(environment: str, context: ContextDep) -> EnvironmentView:
 
     It can also be named by its digest; the first 8 digits are enough.
     """
-    known = context.environments.find(environment)
-    return _view(known, environments.built(context), context.locks.of(known.digest))
+    known = context.store.environments.find(environment)
+    return _view(known, environments.built(context), context.store.locks.of(known.digest))
 
 
 @router.put("/{environment}", responses={200: ENVIRONMENT_LINKS})
@@ -54,8 +54,8 @@ def name_environment(
 def list_environment_versions(environment: str, context: ContextDep) -> list[EnvironmentView]:
     """List the versions of a name with their locks, the newest first."""
     built = environments.built(context)
-    versions = context.environments.versions(environment)
-    return [_view(known, built, context.locks.of(known.digest)) for known in versions]
+    versions = context.store.environments.versions(environment)
+    return [_view(known, built, context.store.locks.of(known.digest)) for known in versions]
 
 
 @router.post("/{environment}/update", status_code=201, responses={201: ENVIRONMENT_LINKS})

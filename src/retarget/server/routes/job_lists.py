@@ -62,7 +62,7 @@ def find_jobs(context: Context, query: JobListQuery) -> list[Job]:
     """Return the jobs that the query asks for, in its order."""
     is_search = query.name or query.older_than or query.filter or query.sort or query.offset
     if not is_search:
-        return context.jobs.list(
+        return context.store.jobs.list(
             states=query.state,
             target=query.target,
             experiment=query.experiment,
@@ -73,8 +73,8 @@ def find_jobs(context: Context, query: JobListQuery) -> list[Job]:
         raise Invalid(
             "before: cannot be combined with a filter or an order; use offset", field="before"
         )
-    ids = context.searches.jobs(_query(query, context.now()))
-    jobs = {job.id: job for job in context.jobs.read_all(ids)}
+    ids = context.store.searches.jobs(_query(query, context.clock()))
+    jobs = {job.id: job for job in context.store.jobs.read_all(ids)}
     return [jobs[job_id] for job_id in ids if job_id in jobs]
 
 

@@ -109,7 +109,7 @@ async def wait_for_jobs(body: WaitRequest, state: StateDep) -> WaitAnswer:
         # all of them must end: it does not matter which one is waited for
         await _wait_until_final(state, unfinished[-1], deadline)
         unfinished = await run_sync(_unfinished, state.context, unfinished)
-    jobs = await run_sync(state.context.jobs.read_all, body.jobs)
+    jobs = await run_sync(state.context.store.jobs.read_all, body.jobs)
     views = await run_sync(_views, state.context, jobs)
     return WaitAnswer(jobs=views, done=not unfinished)
 
@@ -131,7 +131,7 @@ def list_jobs(context: ContextDep, query: Annotated[JobListQuery, Query()]) -> l
     page = find_jobs(context, query)
     if not keys:
         return _views(context, page)
-    logged = context.searches.logged([job.id for job in page], keys)
+    logged = context.store.searches.logged([job.id for job in page], keys)
     return [job_view(job, hint_of(context, job), logged=logged.get(job.id, {})) for job in page]
 
 
@@ -144,16 +144,16 @@ async def show_job(
 ) -> JobView:
     """Show a job. With `wait` and `version`, wait up to `wait` seconds for another version."""
     context = state.context
-    current = await run_sync(context.jobs.find, job)
+    current = await run_sync(context.store.jobs.find, job)
     deadline = time.monotonic() + wait
     with state.bus.subscribe(of_job(current.id, Noun.JOB)) as subscription:
         while current.version == version and not state.bus.closed:
-            current = await run_sync(context.jobs.read, current.id)
+            current = await run_sync(context.store.jobs.read, current.id)
             remaining = deadline - time.monotonic()
             if current.version != version or remaining <= 0:
                 break
             await subscription.wait(remaining)
-    attempts = await run_sync(context.jobs.attempts, current.id)
+    attempts = await run_sync(context.store.jobs.attempts, current.id)
     hint = await run_sync(hint_of, context, current)
     view = job_view(current, hint, attempts, await run_sync(lock_of, context, attempts))
     return view.model_copy(update={"kept": await run_sync(kept_of, context, current)})
@@ -162,14 +162,14 @@ async def show_job(
 @router.get("/{job}/history")
 def show_history(job: str, context: ContextDep) -> list[TransitionView]:
     """List the state transitions of a job, oldest first."""
-    transitions = context.jobs.history(context.jobs.find(job).id)
+    transitions = context.store.jobs.history(context.store.jobs.find(job).id)
     return [transition_view(transition) for transition in transitions]
 
 
 @router.get("/{job}/why")
 def explain_job(job: str, context: ContextDep) -> Why:
     """Explain why a job is in its current state."""
-    return Why(**jobs.why(context, context.jobs.find(job)))
+    return Why(**jobs.why(context, context.store.jobs.find(job)))
 
 
 @router.post("/{job}/cancel", status_code=202, responses={202: NEW_JOB_LINKS})
@@ -181,7 +181,7 @@ def cancel_job(job: str, context: ContextDep) -> JobView:
 @router.post("/{job}/rerun", status_code=201, responses={201: NEW_JOB_LINKS})
 def rerun_job(job: str, body: Changes, context: ContextDep) -> JobView:
     """Submit a job again. The fields of the body change the new job; the others stay the same."""
-    return job_view(submit.rerun(context, context.jobs.find(job), body))
+    return job_view(submit.rerun(context, context.store.jobs.find(job), body))
 
 
 @router.delete("/{job}", status_code=204)
@@ -196,11 +196,13 @@ def list_streams(
     job: str, context: ContextDep, attempt: Annotated[int | None, Query(ge=1)] = None
 ) -> list[StreamView]:
     """List the log streams of an attempt, by default of the latest one."""
-    chosen = _find_attempt(context, context.jobs.find(job), attempt)
+    chosen = _find_attempt(context, context.store.jobs.find(job), attempt)
     if chosen is None:
         return []
-    names = context.streams.names(chosen.key)
-    return [StreamView(stream=name, size=context.streams.size(chosen.key, name)) for name in names]
+    names = context.files.streams.names(chosen.key)
+    return [
+        StreamView(stream=name, size=context.files.streams.size(chosen.key, name)) for name in names
+    ]
 
 
 @router.get("/{job}/log-times", responses={200: STREAMS_LINKS})
@@ -211,14 +213,14 @@ def list_log_times(
 
     The last entry is the present size: the script has exited by then, or it is now.
     """
-    subject = context.jobs.find(job)
+    subject = context.store.jobs.find(job)
     attempt = _find_attempt(context, subject, query.attempt)
     if attempt is None:
         return []
     streams.check_stream(context, subject, attempt, query.stream)
-    size = context.streams.size(attempt.key, query.stream)
-    marks = context.streams.marks(attempt.key, query.stream)
-    end = _end_of(attempt, query.stream) or context.now()
+    size = context.files.streams.size(attempt.key, query.stream)
+    marks = context.files.streams.marks(attempt.key, query.stream)
+    end = _end_of(attempt, query.stream) or context.clock()
     return [LogTime(size=mark, at=at) for mark, at in streams.with_end(marks, size, end)]
 
 
@@ -232,7 +234,7 @@ async def read_logs(
     the lines of all ranks, each prefixed with its rank.
     """
     context, bus = state.context, state.bus
-    subject = await run_sync(context.jobs.find, job)
+    subject = await run_sync(context.store.jobs.find, job)
     attempt = await _wait_for_attempt(state, subject, query)
     if attempt is None:
         return StreamingResponse(iter([b""]), media_type="application/octet-stream")
@@ -258,18 +260,20 @@ async def read_logs(
 @router.get("/{job}/outputs", responses={200: OUTPUTS_LINKS})
 def list_outputs(job: str, context: ContextDep) -> list[Output]:
     """List the files of a job: its outputs/ and logs/, and the artifacts of its run."""
-    return list_files(context, context.jobs.find(job))
+    return list_files(context, context.store.jobs.find(job))
 
 
 @router.get("/{job}/outputs/{path:any}", response_class=FileResponse, responses={200: BYTES})
 def read_output(job: str, path: str, context: ContextDep) -> FileResponse:
     """Download a file of a job."""
-    output = find_file(context, context.jobs.find(job), path)
-    return FileResponse(context.blobs.path(output.digest), media_type="application/octet-stream")
+    output = find_file(context, context.store.jobs.find(job), path)
+    return FileResponse(
+        context.files.blobs.path(output.digest), media_type="application/octet-stream"
+    )
 
 
 def _unfinished(context: Context, ids: list[str]) -> list[str]:
-    states = context.jobs.states(ids)
+    states = context.store.jobs.states(ids)
     return [job_id for job_id in ids if job_id in states and not states[job_id].is_final]
 
 
@@ -300,7 +304,7 @@ async def _wait_for_attempt(state: StateDep, job: Job, query: LogQuery) -> Attem
     attempt = await run_sync(_find_attempt, context, job, query.attempt)
     with state.bus.subscribe(of_job(job.id, Noun.JOB)) as subscription:
         while attempt is None and query.follow and not state.bus.closed:
-            job = await run_sync(context.jobs.read, job.id)
+            job = await run_sync(context.store.jobs.read, job.id)
             attempt = await run_sync(_find_attempt, context, job, query.attempt)
             if attempt is None and job.state.is_final:
                 return None
@@ -310,7 +314,7 @@ async def _wait_for_attempt(state: StateDep, job: Job, query: LogQuery) -> Attem
 
 
 def _find_attempt(context: Context, job: Job, number: int | None) -> Attempt | None:
-    attempts = context.jobs.attempts(job.id)
+    attempts = context.store.jobs.attempts(job.id)
     if number is None:
         return attempts[-1] if attempts else None
     for attempt in attempts:

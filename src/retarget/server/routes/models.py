@@ -78,14 +78,14 @@ class AliasTarget(BaseModel):
 @router.get("", responses={200: MODELS_LINKS})
 def list_models(context: ContextDep) -> list[ModelView]:
     """List all models by name, each with its newest version."""
-    return [_view(model) for model in context.models.list()]
+    return [_view(model) for model in context.store.models.list()]
 
 
 @router.get("/{name}")
 def show_model(name: str, context: ContextDep) -> ModelView:
     """Show a model with its versions, newest first."""
-    versions = [_version_view(version) for version in context.models.versions(name)]
-    return _view(context.models.get(name)).model_copy(update={"versions": versions})
+    versions = [_version_view(version) for version in context.store.models.versions(name)]
+    return _view(context.store.models.get(name)).model_copy(update={"versions": versions})
 
 
 @router.delete("/{name}", status_code=204)
@@ -106,7 +106,7 @@ def show_version(name: str, version: str, context: ContextDep) -> VersionView:
     """Show a version by its number, by an alias, or as `latest`."""
     model_version = _find(context, name, version)
     lock_id = model_version.lineage.lock
-    lock = context.locks.read([lock_id]).get(lock_id) if lock_id else None
+    lock = context.store.locks.read([lock_id]).get(lock_id) if lock_id else None
     return _version_view(model_version).model_copy(update={"lock": lock})
 
 
@@ -135,7 +135,7 @@ def read_version_file(name: str, version: str, path: str, context: ContextDep) -
     for file in files:
         if file.path == path:
             return FileResponse(
-                context.blobs.path(file.digest), media_type="application/octet-stream"
+                context.files.blobs.path(file.digest), media_type="application/octet-stream"
             )
     raise _no_file(model_version, files, path)
 
@@ -147,21 +147,21 @@ def set_alias(name: str, alias: str, body: AliasTarget, context: ContextDep) -> 
     if alias.isdecimal():
         message = f"{alias!r} cannot be an alias: it looks like a version number"
         raise Invalid(message, field="alias")
-    context.models.set_alias(name, check_new_alias(alias), body.version)
-    return _version_view(context.models.get_version(name, body.version))
+    context.store.models.set_alias(name, check_new_alias(alias), body.version)
+    return _version_view(context.store.models.get_version(name, body.version))
 
 
 @router.delete("/{name}/aliases/{alias}", status_code=204)
 def delete_alias(name: str, alias: str, context: ContextDep) -> Response:
     """Delete an alias. The version stays."""
-    context.models.delete_alias(name, check_alias(alias))
+    context.store.models.delete_alias(name, check_alias(alias))
     return Response(status_code=204)
 
 
 def _find(context: Context, name: str, version: str) -> ModelVersion:
     if version.isdecimal():
-        return context.models.get_version(name, check_version(version))
-    return context.models.by_alias(name, check_alias(version))
+        return context.store.models.get_version(name, check_version(version))
+    return context.store.models.by_alias(name, check_alias(version))
 
 
 def _view(model: Model) -> ModelView:

@@ -53,7 +53,7 @@ class SecretView(BaseModel):
 @router.get("")
 def list_secrets(context: ContextDep) -> list[SecretView]:
     """List the names of all secrets. Their values are never shown."""
-    return [_view(stored) for stored in context.secrets.list()]
+    return [_view(stored) for stored in context.store.secrets.list()]
 
 
 @router.put("/{secret}", responses={200: link_to("delete_secret", secret="$response.body#/name")})
@@ -65,7 +65,7 @@ def set_secret(secret: _SecretName, body: SecretValue, context: ContextDep) -> S
 @router.delete("/{secret}", status_code=204)
 def delete_secret(secret: _SecretName, context: ContextDep) -> Response:
     """Delete a secret. A queued job that uses it fails when it starts."""
-    context.secrets.delete(secret)
+    context.store.secrets.delete(secret)
     return Response(status_code=204)
 
 

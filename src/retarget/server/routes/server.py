@@ -28,16 +28,16 @@ def show_server(state: StateDep) -> ServerView:
     """Show the version and address of the server, the number of jobs per state, and the other
     servers of its database.
     """
-    counts = state.context.jobs.counts()
+    counts = state.context.store.jobs.counts()
     return ServerView(
-        id=state.context.leases.server.id,
+        id=state.context.links.leases.server.id,
         version=__version__,
         pid=state.pid,
         url=state.url,
         home=to_unicode(str(state.home.root)),
         started_at=state.started_at,
         jobs={str(job_state): count for job_state, count in counts.items()},
-        servers=[_living_server(row) for row in state.context.leases.servers()],
+        servers=[_living_server(row) for row in state.context.links.leases.servers()],
     )
 
 
@@ -60,6 +60,6 @@ def prune_blobs(
 ) -> Pruned:
     """Remove blobs that nothing refers to, except those requested in the last `keep_seconds`."""
     context = state.context
-    before = context.now() - keep_seconds
-    count, volume = context.snapshots.prune(jobs.referenced_blobs(context), before=before)
+    before = context.clock() - keep_seconds
+    count, volume = context.files.snapshots.prune(jobs.referenced_blobs(context), before=before)
     return Pruned(blobs=count, bytes=volume)

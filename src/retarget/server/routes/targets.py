@@ -41,7 +41,7 @@ class Detached(BaseModel):
 @router.get("", responses={200: TARGETS_LINKS})
 def list_targets(context: ContextDep) -> list[TargetView]:
     """List all targets."""
-    return [_view(context, target) for target in context.targets.list()]
+    return [_view(context, target) for target in context.store.targets.list()]
 
 
 @router.post("", status_code=201)
@@ -61,7 +61,7 @@ def list_kinds() -> list[KindView]:
 @router.get("/{name}")
 def show_target(name: str, context: ContextDep) -> TargetView:
     """Show a target with its inventory and the number of its jobs."""
-    return _view(context, context.targets.find(name))
+    return _view(context, context.store.targets.find(name))
 
 
 @router.patch("/{name}")
@@ -86,13 +86,13 @@ def check_target(name: str, context: ContextDep) -> TargetView:
     A connection that is open is used; otherwise the server logs in. A login that no longer works is
     noticed only then.
     """
-    submit.check(context, context.targets.find(name))
-    return _view(context, context.targets.find(name))
+    submit.check(context, context.store.targets.find(name))
+    return _view(context, context.store.targets.find(name))
 
 
 def _view(context: Context, target: Target) -> TargetView:
-    live = [pair for pair in context.jobs.live() if pair[1].target == target.name]
-    queued = context.jobs.counts(target.name)[JobState.QUEUED]
+    live = [pair for pair in context.store.jobs.live() if pair[1].target == target.name]
+    queued = context.store.jobs.counts(target.name)[JobState.QUEUED]
     return TargetView(
         **target.model_dump(exclude={"config"}),
         config=to_unicode(hide(target.config)),

@@ -110,11 +110,11 @@ class ExperimentRuns(ExperimentView):
 @router.get("/jobs/{job}/tracking", responses={200: TRACKING_LINKS})
 def show_tracking(job: str, context: ContextDep) -> TrackingView:
     """Show what a job logged: the latest point of each metric, params and tags."""
-    run = context.runs.get(context.jobs.find(job).id)
-    models = [model.name for model in context.logged_models.made_by(run.id)]
+    run = context.store.runs.get(context.store.jobs.find(job).id)
+    models = [model.name for model in context.store.logged_models.made_by(run.id)]
     return TrackingView(
         run_id=run.id,
-        experiment=context.experiments.get(run.experiment_id).name,
+        experiment=context.store.experiments.get(run.experiment_id).name,
         status=run.status,
         metrics=_metric_views(run),
         params=run.params,
@@ -126,11 +126,11 @@ def show_tracking(job: str, context: ContextDep) -> TrackingView:
 @router.get("/jobs/{job}/metrics/{key:any}")
 def show_metric(job: str, key: str, context: ContextDep, points: Points = 1000) -> SeriesView:
     """Show a metric by step. The points always include the first and the last one."""
-    owner = context.jobs.find(job)
-    spread = context.overview.metric_range(owner.id, key)
+    owner = context.store.jobs.find(job)
+    spread = context.store.overview.metric_range(owner.id, key)
     if not spread.count:
         raise _no_metric(context, owner, key)
-    sampled = context.metrics.sample(owner.id, key, max_points=points)
+    sampled = context.store.metrics.sample(owner.id, key, max_points=points)
     return SeriesView(
         key=key,
         total=spread.count,
@@ -143,7 +143,7 @@ def show_metric(job: str, key: str, context: ContextDep, points: Points = 1000) 
 @router.get("/experiments", responses={200: EXPERIMENTS_LINKS})
 def list_experiments(context: ContextDep) -> list[ExperimentView]:
     """List all experiments, including deleted ones, the most recently changed first."""
-    summaries = context.overview.experiments()
+    summaries = context.store.overview.experiments()
     return [ExperimentView(**_summary_fields(summary)) for summary in summaries]
 
 
@@ -156,14 +156,14 @@ def show_experiment(
 ) -> ExperimentRuns:
     """Show an experiment and its runs: the newest, or the first in the order of `sort`."""
     order = None if sort is None else parse_run_sort(sort)
-    summary = context.overview.experiment(name)
+    summary = context.store.overview.experiment(name)
     if order is None:
-        owners = context.overview.runs(summary.id, limit=limit)
+        owners = context.store.overview.runs(summary.id, limit=limit)
     else:
         search = Search(orders=(order,), limit=limit)
-        ids = context.searches.runs(search, Scope([int(summary.id)], [ACTIVE]))[:limit]
-        owners = context.overview.owners(ids)
-    runs = {run.id: run for run in context.runs.load([owner.run_id for owner in owners])}
+        ids = context.store.searches.runs(search, Scope([int(summary.id)], [ACTIVE]))[:limit]
+        owners = context.store.overview.owners(ids)
+    runs = {run.id: run for run in context.store.runs.load([owner.run_id for owner in owners])}
     newest = [_run_view(runs[owner.run_id], owner) for owner in owners if owner.run_id in runs]
     return ExperimentRuns(**_summary_fields(summary), newest=newest)
 
@@ -181,7 +181,7 @@ def _point_fields(metric: Metric) -> dict[str, Any]:
 
 
 def _no_metric(context: Context, job: Job, key: str) -> NotFound:
-    known = [metric.key for metric in context.runs.get(job.id).metrics]
+    known = [metric.key for metric in context.store.runs.get(job.id).metrics]
     names = ", ".join(known[:_MAX_NAMED_METRICS]) + (
         ", …" if len(known) > _MAX_NAMED_METRICS else ""
     )
