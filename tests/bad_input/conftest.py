@@ -46,6 +46,7 @@ class Result:
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     """One server for all tests: a refused request must change nothing and cause no error."""
     with serving_tests(tmp_path_factory.mktemp("home")) as api:
+        api.ask("POST", "/api/targets/local/check")  # stores its node, which the loop does soon
         yield api
 
 

@@ -119,15 +119,15 @@ class TrackUploads(RuleBasedStateMachine):
     def overtake(self) -> None:
         """Let two runners send the same bytes at the same time."""
         content = self.path.read_bytes()
-        read_size = self.store.taken
+        read_size = self.store.processed_bytes
 
         def read_size_and_race(attempt: str, name: str) -> int:
-            self.store.taken = read_size
+            self.store.processed_bytes = read_size
             size = read_size(attempt, name)
             self._take(0, content)
             return size
 
-        self.store.taken = read_size_and_race
+        self.store.processed_bytes = read_size_and_race
         self._take(0, content)
 
     @invariant()
