@@ -3,7 +3,8 @@ from collections.abc import Callable
 import pytest
 
 from retarget.control import cleaner as cleaner_module
-from retarget.control.cleaner import Cleaner, cancel_and_forget, forget, forget_on, forget_soon
+from retarget.control.attempts import cancel_and_forget, forget, forget_on, forget_soon
+from retarget.control.cleaner import Cleaner
 from retarget.core.errors import TargetUnreachable
 from retarget.core.jobs import Attempt
 from retarget.core.states import Event

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from retarget.control.attempt_table import AttemptEvent
-from retarget.control.submit import check
+from retarget.control.targets import check
 from retarget.core.errors import TargetUnreachable
 from retarget.core.jobs import Attempt
 from retarget.core.targets import Inventory

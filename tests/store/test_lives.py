@@ -22,8 +22,8 @@ from hypothesis.stateful import (
 from sqlalchemy import Engine
 
 from retarget.control import jobs
+from retarget.control.attempts import end_attempt
 from retarget.control.context import Context
-from retarget.control.endings import end_attempt
 from retarget.control.report import take_events
 from retarget.core.errors import Conflict, Gone
 from retarget.core.jobs import Attempt, Job, JobSpec, Transition

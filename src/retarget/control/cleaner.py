@@ -1,18 +1,14 @@
 """Cleans up: removes ended attempts from their targets, and abandoned uploads."""
 
 import math
-import time
-from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 
 from retarget.control.attempt_table import AttemptTable
+from retarget.control.attempts import forget
 from retarget.control.context import Context
 from retarget.control.executors import Lane, TargetExecutors
 from retarget.control.known_targets import KnownTargets
-from retarget.core.driver import Driver, Handle, Phase
-from retarget.core.errors import NotFound, TargetUnreachable
-from retarget.core.jobs import Attempt
 
 RUNNER_EXIT_SECONDS = 10.0  # a runner that has ended or was asked to stop exits within this time
 _POLL_SECONDS = 0.05
@@ -67,49 +63,3 @@ class Cleaner:
             self._context.files.uploads.remove_old(
                 before=self._context.clock() - _UPLOAD_EXPIRY_SECONDS
             )
-
-
-def forget(context: Context, ended: Sequence[Attempt]) -> list[Attempt]:
-    """Remove ended attempts of one target from it. Return those that could not be removed yet."""
-    if ended[0].target in context.store.target_locks.held():
-        return list(ended)
-    try:
-        return forget_on(context, context.driver(ended[0].target), ended)
-    except NotFound:  # the target was detached: nothing is left to remove
-        context.store.jobs.clear_handles([attempt.key for attempt in ended])
-        return []
-    except TargetUnreachable:
-        return list(ended)  # once it answers again
-
-
-def forget_on(context: Context, driver: Driver, ended: Sequence[Attempt]) -> list[Attempt]:
-    """Remove ended attempts with this driver. Return those whose runner is still running."""
-    context.files.sync()  # from now on, only this server has what they reported
-    running, forgotten = list[Attempt](), list[str]()
-    try:
-        handles = [Handle(attempt.handle or "") for attempt in ended]
-        for attempt, handle, observation in zip(ended, handles, driver.poll(handles), strict=True):
-            if observation.phase is Phase.RUNNING:
-                running.append(attempt)
-            else:
-                driver.forget(handle)
-                forgotten.append(attempt.key)
-    finally:
-        context.store.jobs.clear_handles(forgotten)
-    return running
-
-
-def forget_soon(
-    ended: Sequence[Attempt], forget_once: Callable[[Sequence[Attempt]], list[Attempt]]
-) -> list[Attempt]:
-    """Remove ended attempts whose runners may need a moment to exit. Return those that remain."""
-    remaining, deadline = list(ended), time.monotonic() + RUNNER_EXIT_SECONDS
-    while remaining and (remaining := forget_once(remaining)) and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
-    return remaining
-
-
-def cancel_and_forget(context: Context, driver: Driver, attempt: Attempt) -> None:
-    """Stop an attempt that has ended for its job, and remove it if it stops soon."""
-    driver.cancel(Handle(attempt.handle or ""))
-    forget_soon([attempt], lambda ended: forget_on(context, driver, ended))

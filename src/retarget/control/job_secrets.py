@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from retarget.control.attempts import current_attempt
 from retarget.control.context import Context
-from retarget.control.report import current_attempt
 from retarget.control.sealing import Sealer, Unsealable
 from retarget.core.errors import Invalid, NotFound
 from retarget.core.jobs import MAX_SECRETS, Job, JobSpec

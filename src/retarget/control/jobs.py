@@ -1,15 +1,14 @@
-"""Requests about existing jobs: cancel, delete, explain; and the blobs that are in use."""
+"""Requests about existing jobs: cancel, delete, explain."""
 
 from typing import Any
 
-from retarget.control.cleaner import forget, forget_soon
+from retarget.control.attempts import forget, forget_soon
 from retarget.control.context import Context
 from retarget.control.hints import hint_of
 from retarget.control.place import place
 from retarget.core.driver import Handle
 from retarget.core.errors import Conflict, RetargetError
 from retarget.core.jobs import Attempt, Job
-from retarget.core.snapshots import decode
 from retarget.core.states import LIVE, Event, JobState
 from retarget.runner.durations import show_duration
 
@@ -60,19 +59,6 @@ def _clean_up(context: Context, job: Job, attempts: list[Attempt]) -> None:
     for attempt in attempts:
         if forget_soon([attempt], lambda ended: forget(context, ended)):
             raise Conflict(f"job {job.name!r} is still being removed from its target; try again")
-
-
-def referenced_blobs(context: Context) -> set[str]:
-    """Return every blob that a job, an environment, an artifact or a model refers to."""
-    blobs = context.store.outputs.digests() | context.store.artifacts.digests()
-    snapshots = (
-        context.store.jobs.snapshots()
-        | context.store.jobs.build_contexts()
-        | context.store.environments.build_contexts()
-    )
-    for snapshot in snapshots | context.store.models.snapshots():
-        blobs |= {snapshot, *decode(context.files.blobs.path(snapshot).read_bytes()).digests()}
-    return blobs
 
 
 def why(context: Context, job: Job) -> dict[str, Any]:

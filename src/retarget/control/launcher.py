@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from retarget.control.attempt_table import AttemptEvent, AttemptPhase, AttemptTable, Entry
-from retarget.control.cleaner import cancel_and_forget
+from retarget.control.attempts import cancel_and_forget, current_attempt, end_attempt, end_observed
 from retarget.control.context import Context
 from retarget.control.decide import on_silence, reason_after_silence
-from retarget.control.endings import end_attempt, end_observed
 from retarget.control.executors import Lane, TargetExecutors
 from retarget.control.known_targets import KnownTargets
 from retarget.control.launch import launch_of
-from retarget.control.report import current_attempt
 from retarget.control.target_checks import TargetChecks
 from retarget.core.driver import Driver, Handle, Observation, Phase
 from retarget.core.errors import (

@@ -118,6 +118,11 @@ def place(
     return placements
 
 
+def waiting_reason(target: str) -> str:
+    """Return the reason of a job far back in the queue. Those at its head get a better one."""
+    return f"waiting in the queue of {target}"
+
+
 def _try(job: Job, nodes: list[_Free], inventory: Inventory) -> Placement:
     fitting = [node for node in nodes if node.fits(job.spec)]
     if len(fitting) < job.spec.nodes:

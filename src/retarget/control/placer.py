@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from retarget.control.attempt_table import AttemptTable
 from retarget.control.context import Context
 from retarget.control.known_targets import KnownTargets
-from retarget.control.place import Placement, place
-from retarget.control.submit import waiting_reason
+from retarget.control.place import Placement, place, waiting_reason
 from retarget.core.errors import Conflict
 from retarget.core.jobs import Attempt, Job
 from retarget.core.names import attempt_key

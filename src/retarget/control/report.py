@@ -3,15 +3,16 @@
 import time
 from typing import Any, Literal
 
+from retarget.control.attempts import current_attempt
 from retarget.control.context import Context
 from retarget.control.decide import Verdict, on_report
 from retarget.control.gang import apply_events, is_next, must_stop, on_reports, reason_of
 from retarget.control.kept import take_kept
 from retarget.control.locks import take_lock
-from retarget.core.errors import Conflict, Gone, Invalid, NotFound
+from retarget.core.errors import Conflict, Invalid
 from retarget.core.events import log_changed
 from retarget.core.jobs import Attempt, Job, NodeReport
-from retarget.core.states import FINAL, Event, JobState
+from retarget.core.states import Event, JobState
 from retarget.store.jobs import AppliedEvent, AttemptChange
 
 _MAX_TRIES = 20
@@ -67,17 +68,6 @@ def clock_shift(*, sent: float | None, now: float) -> float:
     """Return what to add to the times of a host; 0 unless its clock is wrong."""
     shift = 0.0 if sent is None else now - sent
     return shift if abs(shift) >= _CLOCK_TOLERANCE_SECONDS else 0.0
-
-
-def current_attempt(context: Context, key: str) -> tuple[Job, Attempt]:
-    """Return an attempt and its job, or raise Gone if the attempt has ended."""
-    try:
-        job, attempt = context.store.jobs.with_attempt(key)
-    except NotFound:
-        raise Gone("the job was deleted") from None
-    if job.state in FINAL or job.attempt != attempt.number or attempt.ended_at is not None:
-        raise Gone(f"attempt {attempt.number} of job {job.name!r} has ended")
-    return job, attempt
 
 
 def _take(

@@ -14,21 +14,20 @@ from retarget.control.job_secrets import (
     seal_own,
 )
 from retarget.control.launch import launch_of
-from retarget.control.place import never_fits
+from retarget.control.place import never_fits, waiting_reason
+from retarget.control.snapshots import check_context, check_snapshot
+from retarget.control.targets import inventory_of
 from retarget.core.conda_policy import conda_notice
 from retarget.core.driver import (
     CREDENTIALS,
     Driver,
-    Settles,
     UsesCondaChannels,
     ValidatesEnvironments,
 )
-from retarget.core.environments import Environment
-from retarget.core.errors import Conflict, Invalid, NotFound, TargetUnreachable
+from retarget.core.errors import Conflict, Invalid, NotFound
 from retarget.core.jobs import Allocation, Attempt, Job, JobSpec
 from retarget.core.names import new_id, suggest_name
 from retarget.core.reruns import Changes, changed_spec
-from retarget.core.snapshots import decode
 from retarget.core.states import JobState
 from retarget.core.targets import Inventory, Target, no_target
 
@@ -84,31 +83,6 @@ def plan(context: Context, spec: JobSpec) -> dict[str, Any]:
     }
 
 
-def inventory_of(context: Context, target: Target) -> Inventory:
-    """Return the inventory of a target. Check the target first if it is not known."""
-    return target.inventory or check(context, target)
-
-
-def check(context: Context, target: Target) -> Inventory:
-    """Check a target, and store its inventory or the reason why it cannot be reached."""
-    try:
-        driver = context.links.connect(target)
-        inventory = driver.check()
-    except TargetUnreachable as error:
-        context.store.targets.save_check(target, None, str(error), context.clock())
-        raise
-    now = context.clock()
-    inventory = inventory.at(now, target.inventory)
-    config_change = driver.settle() if isinstance(driver, Settles) else None
-    context.store.targets.save_check(target, inventory, "", now, config_change)
-    return inventory
-
-
-def waiting_reason(target: str) -> str:
-    """Return the reason of a job far back in the queue. Those at its head get a better one."""
-    return f"waiting in the queue of {target}"
-
-
 def _submit(context: Context, draft: Draft) -> Job:
     target, _ = _admit(context, _targets(context), draft)
     check_context(context, draft.spec.environment)
@@ -131,7 +105,7 @@ def _admit(context: Context, targets: dict[str, Target], draft: Draft) -> tuple[
     driver = _driver_here(context, target)
     if isinstance(driver, ValidatesEnvironments):
         driver.validate_environment(spec.environment)
-    _check_snapshot(context, spec.snapshot, "snapshot")
+    check_snapshot(context, spec.snapshot, "snapshot")
     check_secrets(context, draft)
     return target, inventory
 
@@ -154,30 +128,6 @@ def _driver_here(context: Context, target: Target) -> Driver | None:
         if context.links.leases.elsewhere(target.name) is not None
         else context.links.connect(target)
     )
-
-
-def check_context(context: Context, environment: Environment) -> None:
-    """Raise Invalid unless the build context of an environment was uploaded completely."""
-    _check_snapshot(context, environment.context, "context")
-
-
-def _check_snapshot(context: Context, snapshot: str | None, field: str) -> None:
-    if snapshot is None:
-        return
-    now = context.clock()
-    try:
-        missing = context.files.snapshots.missing(
-            snapshot, lambda: _sizes_in(context, snapshot), now=now
-        )
-    except NotFound:
-        raise Invalid(f"{field}: not found on the server; upload it first", field=field) from None
-    if missing:
-        raise Invalid(f"{field}: {len(missing)} of its files were not uploaded", field=field)
-
-
-def _sizes_in(context: Context, snapshot: str) -> dict[str, int]:
-    path = context.files.blobs.checked_path(snapshot, None)
-    return decode(path.read_bytes()).sizes()
 
 
 def _queue(context: Context, drafts: Sequence[Draft]) -> list[Job]:

@@ -11,7 +11,7 @@ from retarget.control.attempt_table import AttemptTable
 from retarget.control.context import Context
 from retarget.control.executors import Lane, TargetExecutors
 from retarget.control.known_targets import KnownTargets
-from retarget.control.submit import check
+from retarget.control.targets import check
 from retarget.core.errors import NotFound, TargetUnreachable
 from retarget.core.jobs import Attempt
 from retarget.core.targets import Inventory, Target

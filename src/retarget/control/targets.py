@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
-from retarget.control.cleaner import forget_on, forget_soon
+from retarget.control.attempts import forget_on, forget_soon
 from retarget.control.context import Context
 from retarget.control.secrets import restore_hidden, seal, unseal
 from retarget.control.settings import known_settings, validate_settings
@@ -15,7 +15,7 @@ from retarget.core.errors import Conflict, RetargetError, TargetUnreachable
 from retarget.core.jobs import Attempt, Job
 from retarget.core.names import check_name
 from retarget.core.states import LIVE
-from retarget.core.targets import Target, check_tags
+from retarget.core.targets import Inventory, Target, check_tags
 
 _log = logging.getLogger(__name__)
 _LAUNCH_SECONDS = 5.0  # a launch that has begun takes no longer than this
@@ -31,7 +31,7 @@ def attach(context: Context, target: Target) -> Target:
         context.store.targets.check_free(target.name)
         sealed = seal(config, secret=context.settings.secret, target=target.name)
         context.links.leases.claim(target.model_copy(update={"config": sealed}))
-        checked = _check(context, target.model_copy(update={"config": sealed}))
+        checked = _check_settings(context, target.model_copy(update={"config": sealed}))
         with _release_on_error(context, checked):
             context.store.targets.add(checked)
     context.bus.wake()
@@ -52,7 +52,7 @@ def update(
     with context.store.target_locks.hold(name):
         for _ in range(_MAX_TRIES):
             before = context.store.targets.find(name)
-            changed = _check(context, _with_settings(context, before, config, tags))
+            changed = _check_settings(context, _with_settings(context, before, config, tags))
             with _release_on_error(context, changed):
                 if _replace(context, before, changed):
                     break
@@ -74,6 +74,26 @@ def detach(context: Context, name: str, *, force: bool) -> list[Job]:
         raise Conflict(f"target {name!r} belongs to the server itself and cannot be detached")
     with context.store.target_locks.hold(name):
         return _detach(context, context.store.targets.find(name), force=force)
+
+
+def inventory_of(context: Context, target: Target) -> Inventory:
+    """Return the inventory of a target. Check the target first if it is not known."""
+    return target.inventory or check(context, target)
+
+
+def check(context: Context, target: Target) -> Inventory:
+    """Check a target, and store its inventory or the reason why it cannot be reached."""
+    try:
+        driver = context.links.connect(target)
+        inventory = driver.check()
+    except TargetUnreachable as error:
+        context.store.targets.save_check(target, None, str(error), context.clock())
+        raise
+    now = context.clock()
+    inventory = inventory.at(now, target.inventory)
+    config_change = driver.settle() if isinstance(driver, Settles) else None
+    context.store.targets.save_check(target, inventory, "", now, config_change)
+    return inventory
 
 
 def _with_settings(
@@ -133,7 +153,8 @@ def _detach(context: Context, target: Target, *, force: bool) -> list[Job]:
     return jobs
 
 
-def _check(context: Context, target: Target) -> Target:
+def _check_settings(context: Context, target: Target) -> Target:
+    """Return a target with what a check with its settings has shown. Nothing is stored."""
     driver = context.links.connect(target)
     try:
         inventory = driver.check()

@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from retarget.control.attempts import current_attempt
 from retarget.control.context import Context
 from retarget.control.outputs import artifact_folder
-from retarget.control.report import current_attempt
 from retarget.core.errors import Invalid
 from retarget.core.jobs import Attempt, Job, Output
 from retarget.core.limits import MAX_KEY_LENGTH, check_key, check_length, check_param, check_tag

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import groupby
 
 from retarget.control.attempt_table import AttemptEvent, AttemptTable, Entry
+from retarget.control.attempts import end_attempt, end_observed
 from retarget.control.context import Context
 from retarget.control.decide import (
     Need,
@@ -13,7 +14,6 @@ from retarget.control.decide import (
     on_silence,
     reason_after_silence,
 )
-from retarget.control.endings import end_attempt, end_observed
 from retarget.control.executors import Lane, TargetExecutors
 from retarget.control.gang import must_stop
 from retarget.control.known_targets import KnownTargets

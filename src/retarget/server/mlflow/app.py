@@ -23,8 +23,8 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retarget import __version__
+from retarget.control.attempts import current_attempt
 from retarget.control.job_secrets import mask_secrets
-from retarget.control.report import current_attempt
 from retarget.core.errors import (
     Conflict,
     DatabaseUnreachable,

@@ -12,9 +12,10 @@ from fastapi.responses import FileResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from retarget.blobs.streams import Mark
+from retarget.control.attempts import current_attempt
 from retarget.control.context import Context
 from retarget.control.job_secrets import take_secrets
-from retarget.control.report import clock_shift, current_attempt, take_events, to_server_clock
+from retarget.control.report import clock_shift, take_events, to_server_clock
 from retarget.control.track import ARTIFACTS_TOP, keep_files, process_lines
 from retarget.core.errors import Forbidden, Invalid, NotFound
 from retarget.core.events import log_changed

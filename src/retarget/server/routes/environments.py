@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from retarget.control import environments
-from retarget.control.submit import check_context
+from retarget.control.snapshots import check_context
 from retarget.core.environments import Environment
 from retarget.core.locks import Lock
 from retarget.server.auth import ContextDep

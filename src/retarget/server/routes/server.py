@@ -6,7 +6,7 @@ from fastapi import APIRouter, BackgroundTasks, Query
 from pydantic import BaseModel
 
 from retarget import __version__
-from retarget.control import jobs
+from retarget.control.snapshots import referenced_blobs
 from retarget.server.auth import StateDep
 from retarget.server.request_bodies import BoundedRoute
 from retarget.server.views import LivingServer, ServerView, to_unicode
@@ -61,5 +61,5 @@ def prune_blobs(
     """Remove blobs that nothing refers to, except those requested in the last `keep_seconds`."""
     context = state.context
     before = context.clock() - keep_seconds
-    count, volume = context.files.snapshots.prune(jobs.referenced_blobs(context), before=before)
+    count, volume = context.files.snapshots.prune(referenced_blobs(context), before=before)
     return Pruned(blobs=count, bytes=volume)

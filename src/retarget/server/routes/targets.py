@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from retarget import drivers
-from retarget.control import submit, targets
+from retarget.control import targets
 from retarget.control.context import Context
 from retarget.control.secrets import hide
 from retarget.core.errors import Invalid
@@ -86,7 +86,7 @@ def check_target(name: str, context: ContextDep) -> TargetView:
     A connection that is open is used; otherwise the server logs in. A login that no longer works is
     noticed only then.
     """
-    submit.check(context, context.store.targets.find(name))
+    targets.check(context, context.store.targets.find(name))
     return _view(context, context.store.targets.find(name))
 
 
