@@ -44,6 +44,18 @@ def test_resources_are_replaced_and_no_longer_come_from_the_project() -> None:
     assert changed.project_settings == ("profile=quick", "retries=1", "variables.B")
 
 
+def test_labels_stay_and_tags_are_added() -> None:
+    labels = {"display_name": "A", "description": "b", "tags": {"k": "1", "n": "2"}}
+    settings = ("tags.k", "tags.n")
+    spec = SCRIPT.model_copy(
+        update={**labels, "properties": {"p": "1"}, "project_settings": settings}
+    )
+    changed = changed_spec(spec, Changes(display_name="C", tags={"k": "9", "new": "x"}))
+    assert (changed.display_name, changed.description, changed.properties) == ("C", "b", {"p": "1"})
+    assert changed.tags == {"k": "9", "n": "2", "new": "x"}
+    assert changed.project_settings == ("tags.n",)
+
+
 def test_a_name_is_a_variable_or_a_secret_whichever_comes_last() -> None:
     as_variable = changed_spec(SCRIPT, Changes(variables={"TOKEN": "x"}))
     assert (as_variable.secrets, as_variable.variables["TOKEN"]) == ((), "x")

@@ -95,6 +95,29 @@ def test_submit_wait_download_and_rerun(
         job.download("/tmp/x")
 
 
+def test_a_job_is_labelled(workspace: Workspace) -> None:
+    job = workspace.submit(
+        ["true"],
+        display_name="ResNet",
+        description="the big one",
+        tags={"team": "vision", "year": 2026},
+        properties={"commit": "1f"},
+    )
+    assert (job.display_name, job.description) == ("ResNet", "the big one")
+    assert (job.tags(), job.properties) == ({"team": "vision", "year": "2026"}, {"commit": "1f"})
+    job.update(display_name="", tags={"year": None, "n": 3}, properties={"run": 2})
+    assert (job.display_name, job.tags()) == (job.name, {"team": "vision", "n": "3"})
+    assert job.properties == {"commit": "1f", "run": "2"}
+    assert job.update(description="small").description == "small"
+    with pytest.raises(Invalid, match="a property never changes"):
+        job.update(properties={"commit": "2e"})
+    assert [found.id for found in workspace.jobs.list(tags={"team": "vision", "n": None})] == [
+        job.id
+    ]
+    assert workspace.jobs.list(tags={"team": "audio"}) == []
+    job.wait()
+
+
 def test_a_command_is_a_list(workspace: Workspace) -> None:
     job = workspace.submit(["sh", "-c", "echo $0; exit 5"], args=["word"])
     assert job.wait() is JobState.FAILED

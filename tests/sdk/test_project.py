@@ -49,6 +49,23 @@ def test_settings_fill_in_what_the_caller_left_open(tmp_path: Path) -> None:
     assert filled.project_settings == ("target=gpu", "retries=2", "memory=1g", "variables.SEED")
 
 
+def test_tags_of_the_file_the_profile_and_the_caller_are_merged(tmp_path: Path) -> None:
+    file = tmp_path / "retarget.toml"
+    file.write_text(
+        '[tags]\nteam = "vision"\nstage = "trial"\nyear = 2026\n'
+        '[profiles.p.tags]\nstage = "final"\n'
+    )
+    filled = fill(tmp_path, profile="p", tags={"team": "audio"})
+    assert filled.options["tags"] == {"team": "audio", "stage": "final", "year": "2026"}
+    assert filled.project_settings == ("profile=p", "tags.stage", "tags.year")
+    assert fill(tmp_path).options["tags"]["stage"] == "trial"
+    with pytest.raises(Invalid, match="tags: 3 is not a mapping"):
+        fill(tmp_path, tags=3)
+    file.write_text("[tags]\nteam = true\n")
+    with pytest.raises(Invalid, match=r"tags\.team is not a string or a number"):
+        fill(tmp_path)
+
+
 def test_included_paths_are_relative_to_the_file_and_only_those_in_the_code_folder_count(
     tmp_path: Path,
 ) -> None:

@@ -50,7 +50,8 @@ def finished(workspace: Workspace, command: str = "true", **options: Any) -> Job
 def test_a_job_shows_what_it_logged(workspace: Workspace, log: Log) -> None:
     job = finished(workspace, name="first", experiment="trial")
     assert (job.metrics(), job.params()) == ({}, {})
-    assert job.tags() == {
+    assert job.tags() == {}
+    assert job.tracking().tags == {
         "mlflow.runName": "first",
         "mlflow.source.name": "sh -c true",
         "mlflow.source.type": "JOB",

@@ -14,7 +14,12 @@ from retarget.core.grammars import Kind
 from retarget.core.states import JobState
 
 _STATES = ", ".join(JobState)
-_PREFIXES = {Kind.METRIC: "metrics", Kind.PARAM: "params", Kind.TAG: "tags"}
+_PREFIXES = {
+    Kind.METRIC: "metrics",
+    Kind.PARAM: "params",
+    Kind.TAG: "tags",
+    Kind.PROPERTY: "properties",
+}
 _CHOICE = "Which jobs"
 
 Sort = Annotated[
@@ -66,6 +71,14 @@ def list_jobs(  # noqa: PLR0913  one parameter per option
             rich_help_panel=_CHOICE,
         ),
     ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="K=V|K",
+            help="Only jobs with this tag; K alone: with any value. Repeatable.",
+            rich_help_panel=_CHOICE,
+        ),
+    ] = None,
     filter_text: Annotated[
         str | None,
         typer.Option(
@@ -100,14 +113,16 @@ def list_jobs(  # noqa: PLR0913  one parameter per option
 ) -> None:
     """List jobs, newest first.
 
-    Fields to sort and filter by: name, id, state, target, experiment, reason, exit_code, priority,
-    took (seconds), created_at, started_at, ended_at, and metrics.KEY, params.KEY, tags.KEY.
+    Fields to sort and filter by: name, display_name, description, id, state, target, experiment,
+    reason, exit_code, priority, took (seconds), created_at, started_at, ended_at, and metrics.KEY,
+    params.KEY, tags.KEY, properties.KEY.
 
     \b
     Examples:
       retarget job list --state running
       retarget job list --experiment sweep --sort metrics.val_acc --top 5
       retarget job list --filter 'metrics.loss < 0.2 and params.lr = 0.1'
+      retarget job list --tag team=vision --filter "display_name LIKE '%batch 64%'"
       retarget job list --filter 'state = failed and created_at > "2026-11-01"'
       retarget job list --columns name,took,metrics.loss,params.lr
     """
@@ -122,6 +137,7 @@ def list_jobs(  # noqa: PLR0913  one parameter per option
         state=check_states(state or []),
         target=target,
         experiment=experiment,
+        tags=_tags(tag or []),
         filter=filter_text,
         sort=best_order(sort, top),
         limit=None if show_all else top or limit or 100,
@@ -130,7 +146,7 @@ def list_jobs(  # noqa: PLR0913  one parameter per option
     if as_json:
         write_json([job.to_json() for job in jobs])
         return
-    filtered = bool(state or target or experiment or filter_text)
+    filtered = bool(state or target or experiment or tag or filter_text)
     show_jobs(jobs, Table(chosen, tuple(logged)), filtered=filtered)
     if limit is None and not show_all and top is None and len(jobs) == 100:  # the default limit
         print_status("the first 100 jobs; --all or --limit shows more", "dim")
@@ -144,6 +160,12 @@ def best_order(sort: str | None, top: int | None) -> str | None:
     size = "largest" if order.startswith("-") else "smallest"
     print_status(f"best first: the {size} {order.removeprefix('-')}", "dim")
     return order
+
+
+def _tags(texts: list[str]) -> dict[str, str | None]:
+    """Return tags by key. None stands for any value."""
+    pairs = (text.partition("=") for text in texts)
+    return {key: value if equals else None for key, equals, value in pairs}
 
 
 def check_states(states: list[str]) -> list[str]:

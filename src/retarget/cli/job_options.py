@@ -152,6 +152,22 @@ Experiment = Annotated[
         rich_help_panel=_JOB,
     ),
 ]
+DisplayName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="Name for people; other jobs may have it too. Default: the name of the job.",
+        rich_help_panel=_JOB,
+    ),
+]
+Description = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="What the job is for.", rich_help_panel=_JOB),
+]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", metavar="K=V", help="Set a tag; repeatable.", rich_help_panel=_JOB),
+]
 Code = Annotated[
     str | None,
     typer.Option(

@@ -13,6 +13,7 @@ from retarget.cli.compare import compare
 from retarget.cli.groups import Command, new_group
 from retarget.cli.job_actions import cancel, delete, wait
 from retarget.cli.job_list import list_jobs
+from retarget.cli.job_update import update
 from retarget.cli.lookup import AsJson, Force, JobName, find_job
 from retarget.cli.metrics import metrics
 from retarget.cli.rerun import rerun
@@ -50,7 +51,7 @@ def show(
     elif as_json:
         tracking = job.tracking()
         values = {key: point.value for key, point in tracking.metrics.items()}
-        logged = {"metrics": values, "params": tracking.params, "tags": tracking.tags}
+        logged = {"metrics": values, "params": tracking.params}
         result = {"exit_code": job.exit_code, "models": tracking.models}
         write_json(job.to_json() | result | logged)
     else:
@@ -185,6 +186,7 @@ app.command()(compare)
 
 
 app.command(cls=Command)(rerun)
+app.command()(update)
 
 
 @app.command()

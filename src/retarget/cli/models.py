@@ -10,6 +10,7 @@ import typer
 from retarget.cli.completion import complete_job, complete_model
 from retarget.cli.groups import new_group
 from retarget.cli.lookup import AsJson, Force, closest_name, find_job
+from retarget.cli.tags import parse_tags
 from retarget.cli.terminal import (
     confirm_deletion,
     print_result,
@@ -120,7 +121,7 @@ def register(
     Example:
       retarget model register iris --job night --path outputs/model.pkl
     """
-    tags = dict(_parse_tag(text) for text in tag or [])
+    tags = parse_tags(tag)
     version = find_job(job).register_model(name, path, description=description, tags=tags)
     print_result(f"{version.name}:{version.version}")
 
@@ -261,10 +262,3 @@ def _join(names: Iterable[str]) -> str:
 def _describe(model: "Model") -> str:
     count = len(model.versions())
     return f"{model.name} with {count} version{'s' * (count != 1)}"
-
-
-def _parse_tag(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise Invalid(f"--tag {text!r} is not K=V")
-    return key, value

@@ -9,6 +9,7 @@ from retarget.cli import job_options as option
 from retarget.cli.completion import complete_job, complete_target
 from retarget.cli.lookup import find_job
 from retarget.cli.run import environment_from_options, image_options, resolve_environment
+from retarget.cli.tags import parse_tags
 from retarget.cli.terminal import print_status
 from retarget.cli.variables import describe_secrets, read_variables
 from retarget.core.errors import Invalid
@@ -56,6 +57,9 @@ def rerun(  # noqa: PLR0913  one parameter per option
     new_name: option.Name = None,
     split_stderr: option.SplitStderr = False,
     experiment: option.Experiment = None,
+    display_name: option.DisplayName = None,
+    description: option.Description = None,
+    tags: option.Tags = None,
     retries: option.Retries = None,
     timeout: option.Timeout = None,
     priority: Annotated[
@@ -75,7 +79,7 @@ def rerun(  # noqa: PLR0913  one parameter per option
 
     Everything that no option changes stays the same. Arguments after `--` replace all arguments
     of the script; if the job runs a command instead of a script, they are the whole new command.
-    Variables and secrets are added to those of the job. Options for the environment replace
+    Variables, secrets and tags are added to those of the job. Options for the environment replace
     the whole environment. The output is shown as with `retarget run`.
 
     \b
@@ -98,6 +102,9 @@ def rerun(  # noqa: PLR0913  one parameter per option
         ),
         "name": new_name,
         "experiment": experiment,
+        "display_name": display_name,
+        "description": description,
+        "tags": parse_tags(tags) or None,
         "variables": read_variables(variables or [], env_file or []) or None,
         "cpus": cpus,
         "memory": memory,

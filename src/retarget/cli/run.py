@@ -7,6 +7,7 @@ import typer
 
 from retarget.cli import job_options as option
 from retarget.cli.snapshot import report_content, report_scan
+from retarget.cli.tags import parse_tags
 from retarget.cli.terminal import print_status, write_json
 from retarget.cli.variables import describe_secrets, read_variables
 from retarget.core.errors import Invalid, NotFound
@@ -49,6 +50,9 @@ def run(  # noqa: PLR0913  one parameter per option
     split_stderr: option.SplitStderr = False,
     name: option.Name = None,
     experiment: option.Experiment = None,
+    display_name: option.DisplayName = None,
+    description: option.Description = None,
+    tags: option.Tags = None,
     retries: option.Retries = None,
     timeout: option.Timeout = None,
     priority: option.Priority = None,
@@ -97,6 +101,9 @@ def run(  # noqa: PLR0913  one parameter per option
         ),
         "name": name,
         "experiment": experiment,
+        "display_name": display_name,
+        "description": description,
+        "tags": parse_tags(tags) or None,
         "variables": read_variables(variables or [], env_file or []),
         "cpus": cpus,
         "memory": memory,

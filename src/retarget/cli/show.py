@@ -230,6 +230,8 @@ def _summary(job: "Job", now: datetime) -> "Table":
     return new_grid(
         [
             ("job", job.name),
+            ("display name", "" if job.display_name == job.name else job.display_name),
+            ("description", job.description),
             ("state", state_text(job.state)),
             ("reason", job.reason),
             ("hint", job.hint or ""),
@@ -238,6 +240,8 @@ def _summary(job: "Job", now: datetime) -> "Table":
             ("target", job.target),
             ("nodes", ", ".join(job.attempts[-1].nodes) if job.attempts else ""),
             ("experiment", job.experiment),
+            ("tags", show_first(view["tags"], "--json shows all")),
+            ("properties", show_first(job.properties, "--json shows all")),
             ("command", shlex.join(view["command"])),
             ("resources", describe_resources(view)),
             ("environment", describe_environment(view["environment"])),
@@ -306,15 +310,13 @@ def _show_log_end(job: "Job") -> None:
 
 def _logged(job: "Job") -> "Table | None":
     tracking = job.tracking()
-    tags = {key: value for key, value in tracking.tags.items() if not key.startswith("mlflow.")}
-    if not (tracking.metrics or tracking.params or tags or tracking.models):
+    if not (tracking.metrics or tracking.params or tracking.models):
         return None
     metrics = {key: show_number(point.value) for key, point in tracking.metrics.items()}
     status = tracking.status.lower()
     rows: list[tuple[str, str | Text]] = [
         ("metrics", show_first(metrics, f"see `retarget job metrics {job.name}`")),
         ("params", show_first(tracking.params, "--json shows all")),
-        ("tags", show_first(tags, "--json shows all")),
         ("models", ", ".join(tracking.models)),
         ("run", "" if status == _USUAL_STATUS.get(job.state, status) else status),
     ]

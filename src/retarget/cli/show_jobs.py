@@ -23,11 +23,17 @@ if TYPE_CHECKING:
     from retarget.sdk.job import Job
 
 _MAX_COMMAND_WIDTH = 28  # on a terminal, if there are reasons to show, too
-_LOGGED = ("metric.", "metrics.", "param.", "params.", "tag.", "tags.")
+_LOGGED = (
+    *("metric.", "metrics.", "param.", "params.", "tag.", "tags."),
+    *("property.", "properties."),
+)
 _WITHOUT_REASON = (JobState.SUCCEEDED, JobState.RUNNING, JobState.FINALIZING)
+_OPTIONAL = ("took", "target", "experiment", "age", "display_name", "command")
 _Read = Callable[["Job", datetime], Cell]
 _COLUMNS: dict[str, _Read] = {
     "name": lambda job, now: job.name,
+    "display_name": lambda job, now: job.display_name,
+    "description": lambda job, now: job.description,
     "state": lambda job, now: state_text(job.state),
     "command": lambda job, now: describe_command(job.to_json()["command"]),
     "experiment": lambda job, now: job.experiment,
@@ -70,7 +76,7 @@ def parse_columns(text: str) -> ChosenColumns:
         if name not in _COLUMNS and not name.startswith(_LOGGED):
             raise Invalid(
                 f"unknown column {name!r}; columns are {', '.join(_COLUMNS)}, "
-                "metrics.KEY, params.KEY and tags.KEY"
+                "metrics.KEY, params.KEY, tags.KEY and properties.KEY"
             )
     if not names:
         raise Invalid("--columns is empty")
@@ -90,7 +96,7 @@ def show_jobs(jobs: "Sequence[Job]", table: Table | None = None, *, filtered: bo
     flexible = next((name for name in ("reason", "command") if name in names), names[-1])
     if flexible == "reason" and table.chosen is None:
         _cut_commands(rows, names.index("command"))
-    optional = () if table.chosen else ("took", "target", "experiment", "age", "command")
+    optional = () if table.chosen else _OPTIONAL
     show(
         new_table(
             [_title(name) for name in names],
@@ -124,7 +130,10 @@ def _usual_columns(jobs: "Sequence[Job]", logged: Sequence[str]) -> list[str]:
         hidden.add("experiment")
     if not any(informative_reason(job) for job in jobs):
         hidden.add("reason")
-    usual = ("name", "state", *logged, "command", "experiment", "target", "age", "took", "reason")
+    if all(job.display_name == job.name for job in jobs):
+        hidden.add("display_name")
+    usual = ("name", "display_name", "state", *logged, "command", "experiment", "target")
+    usual += ("age", "took", "reason")
     return [name for name in usual if name not in hidden]
 
 

@@ -1,4 +1,4 @@
-"""Requests about existing jobs: cancel, delete, explain."""
+"""Requests about existing jobs: cancel, relabel, delete, explain."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from retarget.control.place import place
 from retarget.core.driver import Handle
 from retarget.core.errors import Conflict, RetargetError
 from retarget.core.jobs import Attempt, Job
+from retarget.core.labels import LabelChanges
 from retarget.core.states import LIVE, Event, JobState
 from retarget.runner.durations import show_duration
 
@@ -37,6 +38,15 @@ def cancel(context: Context, name: str) -> Job:
             continue  # its state changed meanwhile: read it again
         context.bus.wake()
         return job
+
+
+def relabel(context: Context, name: str, changes: LabelChanges) -> Job:
+    """Change what a job is labelled with, in any state, or raise Invalid."""
+    while True:
+        try:
+            return context.store.jobs.relabel(context.store.jobs.find(name), changes)
+        except Conflict:
+            continue  # its state changed meanwhile: read it again
 
 
 def delete(context: Context, name: str) -> None:

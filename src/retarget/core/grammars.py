@@ -12,6 +12,7 @@ class Kind(StrEnum):
     METRIC = "metric"
     PARAM = "parameter"
     TAG = "tag"
+    PROPERTY = "property"
     DATASET = "dataset"
 
 
@@ -75,17 +76,21 @@ RUNS = Grammar(
 
 _JOB_ATTRIBUTES = {
     **dict.fromkeys(("id", "name", "state", "target", "experiment", "reason"), ValueType.STRINGS),
+    **dict.fromkeys(("display_name", "description"), ValueType.STRINGS),
     **dict.fromkeys(("exit_code", "priority", "took"), ValueType.NUMBER),
     **dict.fromkeys(("created_at", "started_at", "ended_at"), ValueType.TIME),
 }
 
 # of our own listing of jobs
 JOBS = Grammar(
-    kinds={prefix: kind for prefix, kind in RUNS.kinds.items() if kind != Kind.DATASET},
+    kinds={
+        **{prefix: kind for prefix, kind in RUNS.kinds.items() if kind != Kind.DATASET},
+        **dict.fromkeys(("property", "properties"), Kind.PROPERTY),
+    },
     attributes=_JOB_ATTRIBUTES,
     order_attributes=frozenset(_JOB_ATTRIBUTES),
-    order_kinds=RUNS.order_kinds,
-    nullable=RUNS.nullable,
+    order_kinds=RUNS.order_kinds | {Kind.PROPERTY},
+    nullable=RUNS.nullable | {Kind.PROPERTY},
     allows_unquoted=True,
     has_numeric_params=True,
 )

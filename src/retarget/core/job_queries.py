@@ -1,11 +1,13 @@
 """What a listing of jobs is filtered and sorted by, as users write it."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from retarget.core.errors import Invalid
 from retarget.core.filters import Clause, Literal, Order, parse_filter, parse_orders
 from retarget.core.grammars import JOBS, RUNS, Grammar, Kind
+from retarget.core.labels import check_tag_key
 from retarget.core.states import JobState
 
 MAX_LOGGED = 50  # values of one listing
@@ -21,7 +23,7 @@ _RUNS = replace(
     order_attributes=frozenset(("run_name", "status", "start_time", "end_time")),
     aliases=_RUN_ALIASES,
 )
-_LOGGED_KINDS = (Kind.METRIC, Kind.PARAM, Kind.TAG)
+_LOGGED_KINDS = (Kind.METRIC, Kind.PARAM, Kind.TAG, Kind.PROPERTY)
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,11 @@ def parse_job_filter(text: str) -> tuple[Clause, ...]:
     return clauses
 
 
+def parse_tags(texts: Iterable[str]) -> tuple[Clause, ...]:
+    """Return the clauses that `team=vision`, or `team` with any value, stand for."""
+    return tuple(_tag_clause(text) for text in texts)
+
+
 def parse_job_sort(text: str) -> Order:
     """Return what jobs are sorted by: `name`, `-created_at`, `metrics.acc desc`."""
     return _parse_sort(text, JOBS, sorted(JOBS.order_attributes))
@@ -91,7 +98,8 @@ def parse_logged(title: str) -> LoggedKey:
         order = None
     if order is None or order.kind not in _LOGGED_KINDS:
         raise Invalid(
-            f"logged: {title!r} is not a logged value; write metrics.KEY, params.KEY or tags.KEY",
+            f"logged: {title!r} is not a logged value; write metrics.KEY, params.KEY, tags.KEY or "
+            "properties.KEY",
             field="logged",
         )
     return LoggedKey(title, order.kind, order.key)
@@ -106,6 +114,17 @@ def check_pattern(pattern: str) -> str:
             field="name",
         )
     return pattern
+
+
+def _tag_clause(text: str) -> Clause:
+    key, equals, value = text.partition("=")
+    try:
+        check_tag_key(key)
+    except ValueError as error:
+        raise Invalid(f"tag: {error}", field="tag") from None
+    return (
+        Clause(Kind.TAG, key, "=", value) if equals else Clause(Kind.TAG, key, "IS NOT NULL", None)
+    )
 
 
 def _parse_sort(text: str, grammar: Grammar, fields: list[str]) -> Order:

@@ -8,6 +8,7 @@ from retarget.core.environments import Environment
 from retarget.core.errors import Invalid
 from retarget.core.exclusions import MAX_EXCLUSIONS, MAX_SURROUNDINGS
 from retarget.core.kept import check_keep
+from retarget.core.labels import Description, DisplayName, Labels, Properties, Tags
 from retarget.core.limits import MAX_EXPERIMENT_NAME_LENGTH, check_printable
 from retarget.core.names import PATTERN, check_name
 from retarget.core.own_packages import OwnPackage, PackageName
@@ -148,6 +149,11 @@ class JobSpec(Value):
     command: Arguments
     name: Name | None = None
     experiment: Annotated[str, AfterValidator(check_experiment)] = "Default"
+    # as requested; MLflow clients and the script may change the tags of the run: core/labels.py
+    display_name: DisplayName | None = None
+    description: Description = ""
+    tags: Tags = {}
+    properties: Properties = {}  # a value that is set never changes
     target: Name = "local"
     snapshot: Digest | None = None
     environment: Environment = Environment()
@@ -307,6 +313,14 @@ class Job(Value):
         if event is Event.PREEMPTED:
             return {"preemptions": self.preemptions + 1}
         return {"failures": self.failures + 1} if event in (Event.RETRIED, Event.FAILED) else {}
+
+
+def requested_labels(job: Job) -> Labels:
+    """Return what the job was to be labelled with; the tags of its run may differ by now."""
+    spec = job.spec
+    return Labels(
+        display_name=spec.display_name or job.name, description=spec.description, tags=spec.tags
+    )
 
 
 class Transition(Value):

@@ -19,10 +19,12 @@ from retarget.core.jobs import (
     Variables,
     check_experiment,
 )
+from retarget.core.labels import Description, DisplayName, Tags
 from retarget.core.values import Value
 
 _REPLACED = (
     *("target", "experiment", "environment", "cpus", "memory", "gpus", "nodes"),
+    *("display_name", "description"),
     *("processes_per_node", "retries", "timeout", "priority", "split_stderr"),
 )
 
@@ -33,6 +35,9 @@ class Changes(Value):
     target: Name | None = None
     name: Name | None = None
     experiment: Annotated[str, AfterValidator(check_experiment)] | None = None
+    display_name: DisplayName | None = None
+    description: Description | None = None
+    tags: Tags = {}  # added to those of the job
     # replace all arguments of the script; for a job without a script, the whole command
     arguments: Annotated[tuple[Argument, ...], Field(max_length=10_000)] | None = None
     environment: Environment | None = None
@@ -69,8 +74,9 @@ def changed_spec(spec: JobSpec, changes: Changes) -> JobSpec:
             "name": changes.name,
             "command": _command(spec, changes.arguments),
             "variables": kept_variables | changes.variables,
+            "tags": {**spec.tags, **changes.tags},
             "secrets": (*kept_secrets, *changes.secrets),
-            "project_settings": _unchanged_settings(spec, {*replaced, *_variable_names(changes)}),
+            "project_settings": _unchanged_settings(spec, {*replaced, *_item_names(changes)}),
         },
     )
 
@@ -89,8 +95,9 @@ def _command(spec: JobSpec, arguments: tuple[str, ...] | None) -> tuple[str, ...
     return arguments
 
 
-def _variable_names(changes: Changes) -> list[str]:
-    return [f"variables.{name}" for name in (*changes.variables, *changes.secrets)]
+def _item_names(changes: Changes) -> list[str]:
+    names = [f"variables.{name}" for name in (*changes.variables, *changes.secrets)]
+    return names + [f"tags.{key}" for key in changes.tags]
 
 
 def _unchanged_settings(spec: JobSpec, changed: set[str]) -> tuple[str, ...]:

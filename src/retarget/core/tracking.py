@@ -10,6 +10,8 @@ from retarget.core.values import Value
 DEFAULT_EXPERIMENT = "Default"
 ARTIFACTS = "mlflow-artifacts:/"  # the scheme of addresses in the server's own artifact tree
 ACTIVE, DELETED = "active", "deleted"  # the two stages of an experiment, a run, a logged model
+MLFLOW_PREFIX = "mlflow."  # of the tags that MLflow sets itself
+NAME_TAG, NOTE_TAG = "mlflow.runName", "mlflow.note.content"  # of a run: its name, its description
 
 
 class RunStatus(StrEnum):

@@ -69,6 +69,25 @@ def tags(value: object) -> dict[str, Any]:
     return dict(cast(Mapping[str, Any], value))
 
 
+def labels(name: str, value: object) -> dict[str, str]:
+    """Return tags or properties of a job; numbers become strings."""
+    return {key: _string(name, item) for key, item in _labels(name, value).items()}
+
+
+def label_changes(name: str, value: object) -> dict[str, str | None]:
+    """Return tags of a job to set, and those to remove, which are None."""
+    items = _labels(name, value).items()
+    return {key: None if item is None else _string(name, item) for key, item in items}
+
+
+def _labels(name: str, value: object) -> dict[str, object]:
+    check(name, value, ((Mapping,), "a mapping, such as {'team': 'vision'}"))
+    pairs = cast(Mapping[object, object], value)
+    for key in pairs:
+        check(name, key, TEXT)
+    return {str(key): item for key, item in pairs.items()}
+
+
 def settings(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as JSON: paths as strings, at any depth; `memory` in bytes."""
     result = {name: _to_json(item) for name, item in value.items()}

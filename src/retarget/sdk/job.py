@@ -78,6 +78,21 @@ class Job(JobLog):
         return self._view["experiment"]
 
     @property
+    def display_name(self) -> str:
+        """The name for people: as submitted or changed since; by default that of the job."""
+        return self._view["display_name"]
+
+    @property
+    def description(self) -> str:
+        """What the job is for, in the words of its user."""
+        return self._view["description"]
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties of the job: like tags, but a value that is set never changes."""
+        return dict(self._view["properties"])
+
+    @property
     def created_at(self) -> datetime:
         """When the job was submitted, in UTC."""
         return parse_time(self._view["created_at"])
@@ -223,8 +238,36 @@ class Job(JobLog):
         return self.tracking().params
 
     def tags(self) -> dict[str, str]:
-        """Return the tags of the job's run."""
-        return self.tracking().tags
+        """Return the tags of the job: your own, and those that its script has set.
+
+        The tags that MLflow sets itself, such as `mlflow.source.name`, are in `tracking().tags`.
+        """
+        return dict(self.refresh().to_json()["tags"])
+
+    def update(
+        self,
+        *,
+        display_name: str | None = None,
+        description: str | None = None,
+        tags: Mapping[str, Any] | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> "Job":
+        """Change how the job is labelled, in any state, and return it.
+
+        Args:
+            display_name: A name for people; an empty one makes it the name of the job again.
+            description: What the job is for.
+            tags: Tags to add or change; None as the value removes a tag.
+            properties: Properties to add. Raise Invalid if one has another value already.
+        """
+        body: dict[str, Any] = {}
+        for name, text in (("display_name", display_name), ("description", description)):
+            if text is not None:
+                arguments.check(name, text, arguments.TEXT)
+                body[name] = text
+        body["tags"] = arguments.label_changes("tags", tags or {})
+        body["properties"] = arguments.labels("properties", properties or {})
+        return self.refresh(self._connection.patch(self._path, body))
 
     def metric_history(self, key: str, points: int = 1000) -> Series:
         """Return the points of a metric by step.
@@ -321,6 +364,9 @@ class Job(JobLog):
         environment: "EnvironmentLike | None" = None,
         name: str | None = None,
         experiment: str | None = None,
+        display_name: str | None = None,
+        description: str | None = None,
+        tags: Mapping[str, Any] | None = None,
         variables: Mapping[str, Any] | None = None,
         cpus: float | None = None,
         memory: int | str | None = None,
@@ -342,6 +388,9 @@ class Job(JobLog):
             environment: Another environment, as for `workspace.submit`.
             name: The name of the new job; by default the server chooses one.
             experiment: Another experiment.
+            display_name: Another name for people.
+            description: Another description.
+            tags: Tags to add or change.
             variables: Environment variables to add or change.
             cpus: CPUs per node.
             memory: Memory to reserve per node, in bytes or as a string such as `"2g"`.
@@ -362,6 +411,9 @@ class Job(JobLog):
             "environment": environment,
             "name": name,
             "experiment": experiment,
+            "display_name": display_name,
+            "description": description,
+            "tags": tags,
             "variables": variables,
             "cpus": cpus,
             "memory": memory,

@@ -1,7 +1,7 @@
 """The jobs of a workspace: finds, lists and waits for them."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from retarget.core.errors import Invalid, NotFound
@@ -16,7 +16,7 @@ from retarget.sdk.records import rows
 _PAGE_SIZE = 100
 _MAX_JOBS_PER_WAIT = 1000
 # with one of these, pages are counted; without them, a page begins below the last job of the other
-_SEARCH_PARAMETERS = ("filter", "sort", "name", "older_than")
+_SEARCH_PARAMETERS = ("tag", "filter", "sort", "name", "older_than")
 _PREVIEW_JOBS = 100  # shown in a notebook, and offered by completion
 
 # what an error about an unknown job names: the server a command, and the SDK a method
@@ -53,6 +53,7 @@ class Jobs(Collection[Job]):
         name: str | None = None,
         older_than: float | str | None = None,
         logged: Sequence[str] = (),
+        tags: Mapping[str, Any] | None = None,
     ) -> Listing[Job]:
         """List jobs, newest first, or in the order of `sort`.
 
@@ -67,6 +68,8 @@ class Jobs(Collection[Job]):
             name: Only jobs whose names match this pattern: `"sweep-*"`.
             older_than: Only jobs older than this, in seconds or as a string such as `"7d"`. Age
                 counts from the end of a job, or from its submission if it has not ended.
+            tags: Only jobs with these tags, such as `{"team": "vision"}`; None as the value stands
+                for any value.
             logged: Values to read for each job, such as `"metrics.acc"`; see `Job.logged`.
         """
         if limit is not None:
@@ -76,6 +79,7 @@ class Jobs(Collection[Job]):
         query: dict[str, Any] = {"state": state, "target": target, "experiment": experiment}
         query |= {"filter": filter, "sort": sort, "name": name, "older_than": older_than}
         query["logged"] = [*logged] or None
+        query["tag"] = _tag_texts(tags or {}) or None
         jobs: Listing[Job] = Listing()
         for job in self._pages(query, size=min(limit or _PAGE_SIZE, _PAGE_SIZE)):
             if limit is not None and len(jobs) >= limit:
@@ -98,6 +102,11 @@ class Jobs(Collection[Job]):
 
     def _preview(self) -> Listing[Job]:
         return self.list(limit=_PREVIEW_JOBS)
+
+
+def _tag_texts(tags: Mapping[str, Any]) -> list[str]:
+    changes = arguments.label_changes("tags", tags)
+    return [key if value is None else f"{key}={value}" for key, value in changes.items()]
 
 
 def wait_all(connection: Connection, jobs: list[Job], timeout: float | None) -> list[JobState]:

@@ -15,7 +15,9 @@ from retarget.sdk.include import is_pattern
 from retarget.sdk.toml_files import read_settings_file
 
 NAME = "retarget.toml"
-_PROFILES, _VARIABLES, _RESOURCE_TABLE = "profiles", "variables", "resources"
+_PROFILES, _RESOURCE_TABLE = "profiles", "resources"
+# merged by key: those of the file, of the profile and of the caller
+_MERGED_TABLES = ("variables", "tags")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +34,29 @@ class Project:
         used = {name: value for name, value in self.settings.items() if options.get(name) is None}
         if target is not None or os.environ.get("RETARGET_TARGET"):
             used.pop("target", None)
-        own: dict[str, str] = self.settings.get(_VARIABLES, {})
-        callers: Mapping[str, Any] = options.get(_VARIABLES) or {}
-        used.pop(_VARIABLES, None)
+        for table in _MERGED_TABLES:
+            used.pop(table, None)
         shown = [f"profile={self.profile}"] if self.profile else []
         shown += [f"{name}={_shown(value)}" for name, value in used.items()]
-        # not the values of variables: they may be private
-        shown += [f"variables.{name}" for name in own if name not in callers]
+        for table in _MERGED_TABLES:
+            merged, own_keys = self._merged(table, options.get(table))
+            used |= {table: merged} if merged else {}
+            shown += [f"{table}.{key}" for key in own_keys]  # values of variables may be private
         if "environment" in used:
             used["environment"] = self._environment(str(used["environment"]))
         if "include" in used:
             used["include"] = self._include(used["include"])
-        if own or callers:
-            used[_VARIABLES] = {**own, **callers}
         patterns = used.pop("ignore", None)
         ignore = None if patterns is None else ProjectRules(self.folder, tuple(patterns))
         chosen = used.pop("target", target)
         return Filled(chosen, {**options, **used}, tuple(shown), ignore)
+
+    def _merged(self, table: str, callers: Any) -> tuple[dict[str, Any], list[str]]:
+        """Return a table with what the caller sets, and which of its keys are the project's."""
+        own: dict[str, str] = self.settings.get(table, {})
+        if callers is not None:
+            arguments.check(table, callers, arguments.MAPPING)
+        return {**own, **(callers or {})}, [key for key in own if key not in (callers or {})]
 
     def _include(self, paths: Iterable[str]) -> list[str]:
         """Return what is in the code folder of these paths, relative to it."""
@@ -129,7 +137,7 @@ def folders_of_repository(folder: Path) -> list[Path]:
 
 def _read(content: bytes, path: str, profile: str | None) -> dict[str, Any]:
     tables = parse_toml(content, path)
-    check_keys(tables, [*_RULES, _VARIABLES, _RESOURCE_TABLE, _PROFILES], path)
+    check_keys(tables, [*_RULES, *_MERGED_TABLES, _RESOURCE_TABLE, _PROFILES], path)
     profiles = _table(tables.pop(_PROFILES, {}), f"{path}: {_PROFILES}")
     by_name = {
         name: _settings(_table(value, f"{path}: profiles.{name}"), f"{path}: profiles.{name}")
@@ -141,25 +149,24 @@ def _read(content: bytes, path: str, profile: str | None) -> dict[str, Any]:
     if profile not in by_name:
         hint = suggest(profile, by_name) if by_name else "it has no profiles"
         raise Invalid(f"{path}: unknown profile {profile!r}; {hint}", field="profile")
-    variables = {**base.get(_VARIABLES, {}), **by_name[profile].get(_VARIABLES, {})}
-    merged = {**base, **by_name[profile]}
-    return {**merged, _VARIABLES: variables} if variables else merged
+    chosen = by_name[profile]
+    merged = {name: {**base.get(name, {}), **chosen.get(name, {})} for name in _MERGED_TABLES}
+    return {**base, **chosen, **{name: table for name, table in merged.items() if table}}
 
 
 def _settings(table: dict[str, Any], where: str) -> dict[str, Any]:
     """Return the checked settings of the file or of a profile, resources among them."""
-    check_keys(table, [*_RULES, _VARIABLES, _RESOURCE_TABLE], where)
+    check_keys(table, [*_RULES, *_MERGED_TABLES, _RESOURCE_TABLE], where)
     resources = _table(table.get(_RESOURCE_TABLE, {}), f"{where}: {_RESOURCE_TABLE}")
     check_keys(resources, _RESOURCE_RULES, f"{where}: {_RESOURCE_TABLE}")
-    variables = _table(table.get(_VARIABLES, {}), f"{where}: {_VARIABLES}")
     simple = {name: value for name, value in table.items() if name in _RULES}
     result: dict[str, Any] = {}
     for name, value in {**simple, **resources}.items():
         result[name] = _checked(name, value, where)
-    if variables:
-        result[_VARIABLES] = {
-            name: _variable(name, value, where) for name, value in variables.items()
-        }
+    for merged in _MERGED_TABLES:
+        items = _table(table.get(merged, {}), f"{where}: {merged}").items()
+        if items:
+            result[merged] = {key: _string(f"{merged}.{key}", item, where) for key, item in items}
     return result
 
 
@@ -180,9 +187,10 @@ def _checked(name: str, value: Any, where: str) -> Any:
     return value
 
 
-def _variable(name: str, value: object, where: str) -> str:
+def _string(name: str, value: object, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise Invalid(f"{where}: variables.{name} is not a string or a number", field="variables")
+        field = name.partition(".")[0]
+        raise Invalid(f"{where}: {name} is not a string or a number", field=field)
     return str(value)
 
 

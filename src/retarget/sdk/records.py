@@ -19,6 +19,8 @@ _MAX_SHOWN_CHARACTERS = 80
 # The fields that a view of a job must have, with their types.
 JOB_FIELDS: dict[str, Any] = {
     **dict.fromkeys(("id", "name", "reason", "target", "experiment"), str),
+    **dict.fromkeys(("display_name", "description"), str),
+    **dict.fromkeys(("tags", "properties"), dict[str, str]),
     **dict.fromkeys(("version", "attempt", "failures", "preemptions"), int),
     **dict.fromkeys(("nodes", "processes_per_node"), int),
     **dict.fromkeys(("priority", "gpus", "retries"), int),

@@ -4,6 +4,7 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, TypedDict
 
@@ -24,6 +25,8 @@ _PROGRAMS = {".R": "Rscript", ".r": "Rscript", ".jl": "julia", ".js": "node", ".
 _SIMPLE_OPTIONS = {
     "name": (str, arguments.TEXT),
     "experiment": (str, arguments.TEXT),
+    "display_name": (str, arguments.TEXT),
+    "description": (str, arguments.TEXT),
     "cpus": (float, arguments.NUMBER),
     "gpus": (int, arguments.COUNT),
     "nodes": (int, arguments.COUNT),
@@ -42,6 +45,10 @@ class Options(TypedDict, total=False):
     environment: EnvironmentLike | None
     name: str | None
     experiment: str | None
+    display_name: str | None
+    description: str | None
+    tags: Mapping[str, Any] | None
+    properties: Mapping[str, Any] | None
     variables: Mapping[str, Any] | None
     cpus: float | None
     memory: int | str | None
@@ -114,20 +121,35 @@ def job_options(options: Options) -> dict[str, Any]:
         if name in fields:
             arguments.check(name, fields[name], rule)
             fields[name] = kind(fields[name])  # numbers of NumPy become numbers of Python
-    if "memory" in fields:
-        arguments.check("memory", fields["memory"], arguments.MEMORY)
-        fields["memory"] = parse_memory(fields["memory"])
-    if "timeout" in fields:
-        arguments.check("timeout", fields["timeout"], arguments.DURATION)
-        fields["timeout"] = parse_duration(fields["timeout"])
-    if "variables" in fields:
-        fields["variables"] = arguments.variables(fields["variables"])
-    if "secrets" in fields:
-        expected = "a list of names, such as ['HF_TOKEN']"
-        fields["secrets"] = list(arguments.strings("secrets", fields["secrets"], expected))
-    if "keep" in fields:
-        fields["keep"] = list(arguments.keep(fields["keep"]))
+    for name, convert in _CONVERTED.items():
+        if name in fields:
+            fields[name] = convert(fields[name])
     return {name: value for name, value in fields.items() if name not in _NOT_SENT}
+
+
+def _memory(value: Any) -> int:
+    arguments.check("memory", value, arguments.MEMORY)
+    return parse_memory(value)
+
+
+def _timeout(value: Any) -> float:
+    arguments.check("timeout", value, arguments.DURATION)
+    return parse_duration(value)
+
+
+def _secrets(value: object) -> list[str]:
+    return list(arguments.strings("secrets", value, "a list of names, such as ['HF_TOKEN']"))
+
+
+_CONVERTED: dict[str, Callable[[Any], Any]] = {
+    "memory": _memory,
+    "timeout": _timeout,
+    "variables": arguments.variables,
+    "tags": partial(arguments.labels, "tags"),
+    "properties": partial(arguments.labels, "properties"),
+    "secrets": _secrets,
+    "keep": lambda value: list(arguments.keep(value)),
+}
 
 
 def _check_names(options: Options) -> None:

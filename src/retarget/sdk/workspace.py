@@ -137,6 +137,10 @@ class Workspace(Displayable):
         environment: "EnvironmentLike | None" = None,
         name: str | None = None,
         experiment: str | None = None,
+        display_name: str | None = None,
+        description: str | None = None,
+        tags: Mapping[str, Any] | None = None,
+        properties: Mapping[str, Any] | None = None,
         variables: Mapping[str, Any] | None = None,
         cpus: float | None = None,
         memory: int | str | None = None,
@@ -171,6 +175,12 @@ class Workspace(Displayable):
                 this call, if the target has it.
             name: A name for the job. By default the server chooses one.
             experiment: The experiment to put the job in, `Default` by default.
+            display_name: A name for people, which other jobs may have too. By default that of the
+                job.
+            description: What the job is for, in your words.
+            tags: Tags of the job, such as `{"team": "vision"}`. They are also those of its MLflow
+                run.
+            properties: Like tags, but a value that is set never changes.
             variables: Environment variables for the script. A variable whose name ends in
                 `_TOKEN`, `_SECRET`, `_PASSWORD`, `_KEY` or `_CREDENTIALS` is handled as a secret
                 of this job.
@@ -211,6 +221,10 @@ class Workspace(Displayable):
             environment=environment,
             name=name,
             experiment=experiment,
+            display_name=display_name,
+            description=description,
+            tags=tags,
+            properties=properties,
             variables=variables,
             cpus=cpus,
             memory=memory,

@@ -33,7 +33,7 @@ _READ_OPERATIONS = [
     "list_outputs",
     "show_tracking",
 ]
-_WRITE_OPERATIONS = ("cancel_job", "rerun_job", "delete_job")
+_WRITE_OPERATIONS = ("update_job", "cancel_job", "rerun_job", "delete_job")
 NEW_JOB_LINKS = link_to(*_READ_OPERATIONS, *_WRITE_OPERATIONS, job="$response.body#/id")
 JOB_LINKS = merge(
     link_to(*_READ_OPERATIONS, job="$response.body#/id"),

@@ -8,14 +8,16 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, Field, PlainSerializer, WithJsonSchema
 
 from retarget.core.environments import Environment
-from retarget.core.jobs import Attempt, ExcludedPath, Job, Transition
+from retarget.core.jobs import Attempt, ExcludedPath, Job, Transition, requested_labels
 from retarget.core.kept import Kept
+from retarget.core.labels import Labels
 from retarget.core.locks import Lock
 from retarget.core.own_packages import OwnPackage
 from retarget.core.states import JobState
 from retarget.core.targets import Gpu, NodeState, NodeType
 
 _EARLIEST = datetime.min.replace(tzinfo=UTC).timestamp()
+_LABELS = frozenset(Labels.model_fields)
 _LATEST = datetime.max.replace(tzinfo=UTC, microsecond=0).timestamp()
 
 
@@ -98,6 +100,10 @@ class JobView(BaseModel):
     version: int
     target: str
     experiment: str
+    display_name: str  # the name of the job if it has no other
+    description: str
+    tags: dict[str, str]  # of its run, without those that begin with `mlflow.`
+    properties: dict[str, str]
     command: list[str]
     exit_code: int | None
     attempt: int  # the number of the current or last one
@@ -268,23 +274,24 @@ class ServerView(BaseModel):
 
 def job_view(
     job: Job,
+    labels: Labels | None = None,
     hint: str | None = None,
     attempts: list[Attempt] | None = None,
-    lock: Lock | None = None,
     logged: dict[str, float | str] | None = None,
 ) -> JobView:
+    """Return the response about a job. Without `labels`, it shows those that were requested."""
     spec = job.spec.model_dump(
-        exclude={"name", "command", "environment", "grace_seconds", "surroundings"}
+        exclude={"name", "command", "environment", "grace_seconds", "surroundings", *_LABELS}
     )
     return JobView(
         **job.model_dump(exclude={"spec"}),
         **spec,
+        **(labels or requested_labels(job)).model_dump(),
         command=list(job.spec.command),
         environment=job.spec.environment,
         hint=hint,
         attempts=None if attempts is None else [attempt_view(attempt) for attempt in attempts],
         logged=logged,
-        lock=lock,
     )
 
 

@@ -5,7 +5,8 @@ index of these values. On SQLite, a condition that few rows meet becomes a set o
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     ColumnElement,
@@ -21,10 +22,12 @@ from sqlalchemy import (
 from retarget.core.filters import Clause, Order
 from retarget.core.grammars import Kind
 from retarget.core.job_queries import JobQuery, LoggedKey
+from retarget.core.tracking import NAME_TAG, NOTE_TAG
 from retarget.store.comparisons import compare, directed, matches_pattern
 from retarget.store.run_search import VALUE_TABLES, count_rows, row_condition
 from retarget.store.schema import jobs
 
+_Term = TypeVar("_Term", Clause, Order)
 _FEW = 1_000  # up to this many rows, SQLite builds the set of their ids
 _COLUMNS: dict[str, ColumnElement[Any]] = {
     **{name: jobs.c[name] for name in ("id", "name", "state", "target", "experiment", "reason")},
@@ -32,10 +35,12 @@ _COLUMNS: dict[str, ColumnElement[Any]] = {
     **{name: jobs.c[name] for name in ("created_at", "started_at", "ended_at")},
     "took": jobs.c.ended_at - jobs.c.started_at,
 }
+_TAG_KEYS = {"display_name": NAME_TAG, "description": NOTE_TAG}  # these fields are tags of the run
 
 
 def find_jobs(db: Connection, query: JobQuery, *, few: int = _FEW) -> list[str]:
     """Return the ids of the jobs that a query asks for, in its order."""
+    query = _with_tags(query)
     where = [*_conditions(query, db.dialect), *_logged_conditions(db, query.clauses, few)]
     matches = select(jobs.c.id).where(*where)
     if query.order is not None and query.order.kind in VALUE_TABLES:
@@ -64,6 +69,18 @@ def read_logged(
             number = float("nan") if is_nan else value
             values.setdefault(run_id, {})[titles[kind, key]] = number
     return values
+
+
+def _with_tags(query: JobQuery) -> JobQuery:
+    """Return the query with tags in place of the fields that are stored as such."""
+    clauses = tuple(_as_tag(clause) for clause in query.clauses)
+    return replace(query, clauses=clauses, order=query.order and _as_tag(query.order))
+
+
+def _as_tag(term: _Term) -> _Term:
+    if term.kind == Kind.ATTRIBUTE and term.key in _TAG_KEYS:
+        return term._replace(kind=Kind.TAG, key=_TAG_KEYS[term.key])
+    return term
 
 
 def _conditions(query: JobQuery, dialect: Dialect) -> Iterator[ColumnElement[bool]]:

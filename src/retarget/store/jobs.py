@@ -24,13 +24,21 @@ from sqlalchemy.exc import IntegrityError
 from retarget.core.errors import Conflict, LeaseLost, NotFound
 from retarget.core.events import job_changed
 from retarget.core.jobs import Attempt, Job, Transition
+from retarget.core.labels import LabelChanges, Labels, changed_labels
 from retarget.core.leases import Lease
 from retarget.core.states import LIVE, Event, JobState
 from retarget.core.targets import no_target
 from retarget.core.tracking import Experiment
 from retarget.store.changes import note
 from retarget.store.engine import reading, writing
-from retarget.store.job_runs import artifact_location, has_logged, open_runs, update_run
+from retarget.store.job_runs import (
+    artifact_location,
+    has_logged,
+    open_runs,
+    read_labels,
+    relabel_run,
+    update_run,
+)
 from retarget.store.leases import holds_lease, lease_parameters
 from retarget.store.schema import (
     attempts,
@@ -309,18 +317,31 @@ class Jobs:
         with writing(self.engine) as db:
             if has_logged(db, job.id):
                 return False
-            spec = job.spec.model_copy(update={"experiment": experiment.name})
-            joined = job.model_copy(update={"spec": spec, "version": job.version + 1})
-            if not _replace_job(db, job, joined):
-                raise _changed(job)
-            columns = {"spec": spec.model_dump(mode="json"), "experiment": experiment.name}
-            db.execute(update(jobs).where(jobs.c.id == job.id).values(**columns))
+            _rewrite_spec(db, job, {"experiment": experiment.name})
+            update_column = update(jobs).where(jobs.c.id == job.id)
+            db.execute(update_column.values(experiment=experiment.name))
             run_columns = {
                 "experiment_id": int(experiment.id),
                 "location": artifact_location(experiment, job),
             }
             db.execute(update(runs).where(runs.c.id == job.id).values(**run_columns))
         return True
+
+    def labels(self, page: Sequence[Job]) -> dict[str, Labels]:
+        """Return what these jobs are labelled with now, by id."""
+        with reading(self.engine) as db:
+            return read_labels(db, page)
+
+    def relabel(self, job: Job, changes: LabelChanges) -> Job:
+        """Change what a job is labelled with, or raise Conflict if the job has changed since.
+
+        Its spec gets the new labels too, because a rerun keeps what was requested.
+        """
+        requested = changed_labels(job.spec.tags, job.spec.properties, changes)
+        with writing(self.engine) as db:
+            relabelled = _rewrite_spec(db, job, requested)
+            relabel_run(db, job, changes)
+        return relabelled
 
     def delete(self, job: Job) -> None:
         """Remove an ended job and everything about it. A missing job is not an error."""
@@ -433,6 +454,17 @@ def _apply(
     if not _replace_job(db, before, applied[-1].job, lease):
         raise _changed(before)
     _write_history(db, applied)
+
+
+def _rewrite_spec(db: Connection, job: Job, change: Mapping[str, Any]) -> Job:
+    """Change the spec of a job, or raise Conflict if the job has changed since."""
+    spec = job.spec.model_copy(update=change)
+    rewritten = job.model_copy(update={"spec": spec, "version": job.version + 1})
+    if not _replace_job(db, job, rewritten):
+        raise _changed(job)
+    values = {"spec": spec.model_dump(mode="json")}
+    db.execute(update(jobs).where(jobs.c.id == job.id).values(**values))
+    return rewritten
 
 
 # Built once: building these statements costs more than running them.

@@ -26,13 +26,14 @@ from sqlalchemy import (
 
 from retarget.core.filters import Clause, Order, Search
 from retarget.core.grammars import Kind
+from retarget.core.tracking import NAME_TAG
 from retarget.store.comparisons import as_number, compare, directed
-from retarget.store.runs import NAME_TAG
 from retarget.store.schema import (
     MAX_INDEXED_LENGTH,
     datasets,
     metrics,
     params,
+    properties,
     run_dataset_tags,
     run_datasets,
     runs,
@@ -50,7 +51,12 @@ _COLUMNS: dict[str, ColumnElement[Any]] = {
     "start_time": runs.c.started_at,
     "end_time": runs.c.ended_at,
 }
-VALUE_TABLES: dict[Kind, Table] = {Kind.METRIC: metrics, Kind.PARAM: params, Kind.TAG: tags}
+VALUE_TABLES: dict[Kind, Table] = {
+    Kind.METRIC: metrics,
+    Kind.PARAM: params,
+    Kind.TAG: tags,
+    Kind.PROPERTY: properties,
+}
 
 
 class Thresholds(NamedTuple):

@@ -13,6 +13,7 @@ from retarget.core.events import Change, Noun
 from retarget.core.tracking import (
     ACTIVE,
     DELETED,
+    NAME_TAG,
     Dataset,
     DatasetInput,
     Metric,
@@ -34,7 +35,6 @@ from retarget.store.schema import (
     tags,
 )
 
-NAME_TAG = "mlflow.runName"
 _COLUMNS = ("id", "job_id", "name", "user", "status", "stage", "started_at", "ended_at", "location")
 
 # Built once: building these statements takes longer than running them.
@@ -190,9 +190,14 @@ def log_in(
             log_model_metrics(db, run_id, model_metrics)
     if new_tags:
         _set_tags(db, run_id, new_tags)
-        if NAME_TAG in new_tags:
-            rename = update(runs).where(runs.c.id == run_id)
-            db.execute(rename.values(name=new_tags[NAME_TAG]))
+
+
+def change_tags(db: Connection, run_id: str, changes: Mapping[str, str | None]) -> None:
+    """Set tags of a run, and remove those without a value, in an open transaction."""
+    removed = [key for key, value in changes.items() if value is None]
+    if removed:
+        db.execute(delete(tags).where(tags.c.run_id == run_id, tags.c.key.in_(removed)))
+    _set_tags(db, run_id, {key: value for key, value in changes.items() if value is not None})
 
 
 def conflicts(db: Connection, run_id: str, new: Mapping[str, str]) -> dict[str, str]:
@@ -237,9 +242,10 @@ def _describe_conflicts(run_id: str, new: Mapping[str, str], old: Mapping[str, s
 
 
 def _set_tags(db: Connection, run_id: str, new: Mapping[str, str]) -> None:
-    for key, value in new.items():
-        row = {"run_id": run_id, "key": key, "value": value}
-        upsert(db, tags, row, replace=("value",))
+    rows = [{"run_id": run_id, "key": key, "value": value} for key, value in new.items()]
+    upsert(db, tags, *rows, replace=("value",))
+    if NAME_TAG in new:
+        db.execute(update(runs).where(runs.c.id == run_id).values(name=new[NAME_TAG]))
 
 
 def _log_metrics(db: Connection, run_id: str, new: Sequence[Metric]) -> None:

@@ -365,6 +365,16 @@ tags = Table(
 )
 _by_value("tags_by_value", tags)
 
+# of jobs; a row never changes
+properties = Table(
+    "properties",
+    metadata,
+    Column("run_id", SafeText, _belongs_to(runs.c.id), primary_key=True),
+    Column("key", SafeText, primary_key=True),
+    Column("value", SafeText, nullable=False),
+)
+_by_value("properties_by_value", properties)
+
 # One row per metric of a run, with its latest point. All points are in `points`.
 metrics = Table(
     "metrics",

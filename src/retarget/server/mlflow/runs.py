@@ -20,6 +20,7 @@ from retarget.core.limits import (
 )
 from retarget.core.names import suggest_name
 from retarget.core.tracking import (
+    NAME_TAG,
     Dataset,
     DatasetInput,
     Metric,
@@ -39,7 +40,6 @@ from retarget.server.mlflow.request import (
 )
 from retarget.server.mlflow.show import show_run, show_run_info
 from retarget.store.experiments import check_active
-from retarget.store.runs import NAME_TAG
 
 _MAX_BATCH_CHARACTERS = 1_000_000  # characters
 _LOGGED_MODELS_TAG = "mlflow.log-model.history"

@@ -13,8 +13,10 @@ from retarget.core.job_queries import (
     check_pattern,
     parse_job_filter,
     parse_job_sort,
+    parse_tags,
 )
 from retarget.core.jobs import Job, Seconds
+from retarget.core.labels import MAX_LABELS
 from retarget.core.states import JobState
 
 _MAX_OFFSET = 1_000_000
@@ -36,6 +38,11 @@ class JobListQuery(BaseModel):
             "submission if it has not ended"
         ),
     ] = None
+    tag: Annotated[
+        list[str],
+        Field(max_length=MAX_LABELS),
+        Query(description="Only jobs with this tag: `team=vision`, or `team` with any value"),
+    ] = []
     filter: Annotated[
         str | None,
         Query(description="Clauses joined by `and`: `metrics.acc > 0.9 and params.lr = '0.1'`"),
@@ -44,8 +51,8 @@ class JobListQuery(BaseModel):
         str | None,
         Query(
             max_length=1000,
-            description="`metrics.KEY`, `params.KEY`, `tags.KEY` or a field; with `-` in front or "
-            "`desc` behind it in descending order",
+            description="`metrics.KEY`, `params.KEY`, `tags.KEY`, `properties.KEY` or a field; "
+            "with `-` in front or `desc` behind it in descending order",
         ),
     ] = None
     logged: Annotated[
@@ -60,8 +67,7 @@ class JobListQuery(BaseModel):
 
 def find_jobs(context: Context, query: JobListQuery) -> list[Job]:
     """Return the jobs that the query asks for, in its order."""
-    is_search = query.name or query.older_than or query.filter or query.sort or query.offset
-    if not is_search:
+    if not _is_search(query):
         return context.store.jobs.list(
             states=query.state,
             target=query.target,
@@ -78,6 +84,11 @@ def find_jobs(context: Context, query: JobListQuery) -> list[Job]:
     return [jobs[job_id] for job_id in ids if job_id in jobs]
 
 
+def _is_search(query: JobListQuery) -> bool:
+    choices = (query.name, query.older_than, query.tag, query.filter, query.sort, query.offset)
+    return any(choices)
+
+
 def _query(query: JobListQuery, now: float) -> JobQuery:
     return JobQuery(
         states=tuple(query.state),
@@ -85,7 +96,7 @@ def _query(query: JobListQuery, now: float) -> JobQuery:
         experiment=query.experiment,
         name=None if query.name is None else check_pattern(query.name),
         older_than_at=None if query.older_than is None else now - query.older_than,
-        clauses=parse_job_filter(query.filter or ""),
+        clauses=(*parse_tags(query.tag), *parse_job_filter(query.filter or "")),
         order=None if query.sort is None else parse_job_sort(query.sort),
         limit=query.limit,
         offset=query.offset,

@@ -20,6 +20,7 @@ from retarget.core.errors import Invalid, NotFound
 from retarget.core.events import Noun, of_job
 from retarget.core.job_queries import parse_logged
 from retarget.core.jobs import Amount, Attempt, Job, JobSpec, Output
+from retarget.core.labels import LabelChanges
 from retarget.core.reruns import Changes
 from retarget.server import stream as streams
 from retarget.server.auth import ContextDep, StateDep
@@ -129,10 +130,11 @@ def list_jobs(context: ContextDep, query: Annotated[JobListQuery, Query()]) -> l
     """
     keys = [parse_logged(title) for title in query.logged]
     page = find_jobs(context, query)
+    views = _views(context, page)
     if not keys:
-        return _views(context, page)
+        return views
     logged = context.store.searches.logged([job.id for job in page], keys)
-    return [job_view(job, hint_of(context, job), logged=logged.get(job.id, {})) for job in page]
+    return [view.model_copy(update={"logged": logged.get(view.id, {})}) for view in views]
 
 
 @router.get("/{job}", responses={200: JOB_LINKS})
@@ -153,10 +155,13 @@ async def show_job(
             if current.version != version or remaining <= 0:
                 break
             await subscription.wait(remaining)
-    attempts = await run_sync(context.store.jobs.attempts, current.id)
-    hint = await run_sync(hint_of, context, current)
-    view = job_view(current, hint, attempts, await run_sync(lock_of, context, attempts))
-    return view.model_copy(update={"kept": await run_sync(kept_of, context, current)})
+    return await run_sync(_full_view, context, current)
+
+
+@router.patch("/{job}", responses={200: JOB_LINKS})
+def update_job(job: str, body: LabelChanges, context: ContextDep) -> JobView:
+    """Change the display name, description and tags of a job, and add properties."""
+    return _full_view(context, jobs.relabel(context, job, body))
 
 
 @router.get("/{job}/history")
@@ -175,7 +180,7 @@ def explain_job(job: str, context: ContextDep) -> Why:
 @router.post("/{job}/cancel", status_code=202, responses={202: NEW_JOB_LINKS})
 def cancel_job(job: str, context: ContextDep) -> JobView:
     """Cancel a job. It ends once its processes have stopped."""
-    return job_view(jobs.cancel(context, job))
+    return _views(context, [jobs.cancel(context, job)])[0]
 
 
 @router.post("/{job}/rerun", status_code=201, responses={201: NEW_JOB_LINKS})
@@ -288,7 +293,17 @@ async def _wait_until_final(state: StateDep, job_id: str, deadline: float) -> No
 
 
 def _views(context: Context, page: Sequence[Job]) -> list[JobView]:
-    return [job_view(job, hint_of(context, job)) for job in page]
+    labels = context.store.jobs.labels(page)
+    return [job_view(job, labels[job.id], hint_of(context, job)) for job in page]
+
+
+def _full_view(context: Context, job: Job) -> JobView:
+    """Return what a listing shows of a job, with its attempts and what belongs to them."""
+    attempts = context.store.jobs.attempts(job.id)
+    labels = context.store.jobs.labels([job])[job.id]
+    view = job_view(job, labels, hint_of(context, job), attempts)
+    more = {"lock": lock_of(context, attempts), "kept": kept_of(context, job)}
+    return view.model_copy(update=more)
 
 
 def _end_of(attempt: Attempt, stream: str) -> float | None:

@@ -293,6 +293,18 @@ def _runs() -> None:
         ["key", "value", "run_id"],
         postgresql_where=sa.text("length(value) <= 64"),
     )
+    op.create_table(
+        "properties",
+        sa.Column("run_id", sa.String, _of("runs.id"), primary_key=True),
+        sa.Column("key", sa.String, primary_key=True),
+        sa.Column("value", sa.String, nullable=False),
+    )
+    op.create_index(
+        "properties_by_value",
+        "properties",
+        ["key", "value", "run_id"],
+        postgresql_where=sa.text("length(value) <= 64"),
+    )
 
 
 def _metrics() -> None:
