@@ -20,6 +20,7 @@ GROUPS = {
     "experiment": "list show",
     "model": "list show register download alias delete",
     "target": "list show kinds check attach create update detach",
+    "size": "list",
     "environment": "list show versions update build delete",
     "server": "start stop status run logs prune",
 }

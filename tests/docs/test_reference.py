@@ -16,6 +16,7 @@ from retarget.sdk.job import Job
 from retarget.sdk.jobs import Jobs
 from retarget.sdk.models import Model, Models, ModelVersion
 from retarget.sdk.secrets import Secrets
+from retarget.sdk.sizes import Sizes
 from retarget.sdk.submission import Options
 from retarget.sdk.targets import Targets
 from retarget.sdk.tracking import Experiments
@@ -29,6 +30,7 @@ _PUBLIC_CLASSES = (
     Job,
     Jobs,
     Targets,
+    Sizes,
     Environments,
     Experiments,
     Models,

@@ -15,12 +15,14 @@ from retarget.cli.show import show_job, show_timing, show_why
 from retarget.cli.show_jobs import show_jobs
 from retarget.cli.show_models import show_model, show_models, show_version
 from retarget.core.errors import RetargetError
+from retarget.sdk.display import Shown
 from retarget.sdk.environment_registry import Environments
 from retarget.sdk.follow import Watch
 from retarget.sdk.http import Address, Connection, RemoteServer
 from retarget.sdk.job import Job
 from retarget.sdk.jobs import Jobs, wait_all
 from retarget.sdk.models import Model, Models, ModelVersion
+from retarget.sdk.sizes import Sizes
 from retarget.sdk.targets import Targets
 from retarget.sdk.tracking import Experiments
 from retarget.sdk.uploads import Uploads
@@ -89,6 +91,10 @@ _EXPERIMENT: dict[str, Any] = {
 _TARGET: dict[str, Any] = {
     **{"name": "local", "kind": "local", "config": {}, "tags": {}, "inventory": None},
     **{"checked_at": _EARLY, "reason": "", "jobs": {"queued": 1}, "used": {"cpus": 1, "memory": 5}},
+}
+_SIZE: dict[str, Any] = {
+    **{"name": "Standard_NC6", "series": "NC", "cpus": 6.0, "memory": 5, "gpus": 1},
+    **{"gpu_model": "K80", "gpu_memory": None, "isolated": False, "restricted": True},
 }
 _ENVIRONMENT: dict[str, Any] = {
     **{"name": "e", "digest": "d", "kind": "system", "python": "3.12", "conda": []},
@@ -170,6 +176,8 @@ READS: dict[str, tuple[Any, Callable[[Connection], object]]] = {
     "target": (_TARGET, lambda connection: Targets(connection)["local"]),
     "targets": ([_TARGET], lambda connection: Targets(connection).list()),
     "kinds": ([{"kind": "local"}], lambda connection: Targets(connection).kinds()),
+    "size": (_SIZE, lambda connection: Shown.table([Sizes(connection)["a"]])),
+    "sizes": ([_SIZE], lambda connection: Sizes(connection).list(gpus=True)),
     "environment": (_ENVIRONMENT, lambda connection: Environments(connection)["e"].to_json()),
     "environments": ([_ENVIRONMENT], lambda connection: Environments(connection).list()),
     "removed": ({"removed": ["a"]}, lambda connection: Environments(connection).delete("e")),

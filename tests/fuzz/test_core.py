@@ -17,6 +17,7 @@ from retarget.core.jobs import JobSpec
 from retarget.core.models import Registration, check_alias, check_model_name, check_version
 from retarget.core.names import check_name
 from retarget.core.pages import read_offset, read_token, write_token
+from retarget.core.sizes import Catalogue, parse_sizes
 from retarget.core.snapshots import Entry, Manifest, decode, digest_bytes
 from retarget.core.tokens import is_token_for, key_of, script_token
 from retarget.core.tracking import artifact_path
@@ -118,6 +119,13 @@ def test_amounts(text: str) -> None:
 def test_names(text: str) -> None:
     for check in (check_name, check_model_name, check_alias, check_version):
         read_or_refused(lambda check=check: check(text))
+
+
+@given(
+    noise(b'[lab]\ncpus = 8\nmemory = "32g"\ngpus = 1', b"a = { cpus = 0.5, memory = 99999999 }")
+)
+def test_sizes(content: bytes) -> None:
+    read_or_refused(lambda: Catalogue(parse_sizes(content, "sizes.toml")).select(with_gpus=True))
 
 
 @given(noisy_text("numpy", "conda-forge::numpy>=2,<3", "numpy=1.2=py*", "a[version='>1',build=b]"))

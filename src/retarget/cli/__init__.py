@@ -36,6 +36,7 @@ _GROUPS = {
     "experiment": _Group("experiments", "Show experiments and their logged results."),
     "model": _Group("models", "Manage registered models and their versions."),
     "target": _Group("targets", "Manage targets: the places where jobs run."),
+    "size": _Group("sizes", "Show the catalogue of sizes of nodes."),
     "environment": _Group("environments", "Manage Python environments.", "env"),
     "secret": _Group("secrets", "Manage secrets: values that jobs get and logs never show."),
     "server": _Group("server", "Manage this machine's server. It starts automatically."),

@@ -60,6 +60,11 @@ class Home:
         return self.root / "config.toml"
 
     @property
+    def sizes(self) -> Path:
+        """The user's own sizes of nodes: see `core.sizes`."""
+        return self.root / "sizes.toml"
+
+    @property
     def config_lock(self) -> Path:
         """Locked while a command changes the settings."""
         return self.root / "config.lock"

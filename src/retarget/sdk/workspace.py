@@ -28,6 +28,7 @@ from retarget.sdk.local_server import LocalServer
 from retarget.sdk.models import Models
 from retarget.sdk.records import rows, view
 from retarget.sdk.secrets import Secrets
+from retarget.sdk.sizes import Sizes
 from retarget.sdk.targets import Targets, default_target
 from retarget.sdk.tracking import Experiments
 
@@ -106,6 +107,11 @@ class Workspace(Displayable):
     def targets(self) -> Targets:
         """The targets: `workspace.targets["local"]`, `workspace.targets.attach(…)`."""
         return Targets(self._connection)
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of nodes: `workspace.sizes["Standard_NC6"]`, `.list(gpus=True)`."""
+        return Sizes(self._connection)
 
     @property
     def environments(self) -> Environments:

@@ -48,6 +48,7 @@ from retarget.server.routes import (
     models,
     secrets,
     server,
+    sizes,
     targets,
     tracking,
 )
@@ -61,6 +62,10 @@ if TYPE_CHECKING:
     from retarget.server.event_relay import EventRelay
 
 _LOCAL_TARGET = "local"  # the target that every server has
+_USER_ROUTES = (
+    *(jobs, tracking, models, targets, sizes),
+    *(environments, secrets, blobs, events, server),
+)
 
 
 @dataclass(frozen=True)
@@ -201,7 +206,7 @@ def _with_routes(app: FastAPI) -> ASGIApp:
     mlflow = MlflowDispatcher(state, ROUTE_TABLES, app)
     mlflow.mount(artifact_routes(state))
     app.add_api_route("/health", show_health, methods=["GET"], tags=["server"])
-    for module in (jobs, tracking, models, targets, environments, secrets, blobs, events, server):
+    for module in _USER_ROUTES:
         app.include_router(module.router, dependencies=[Depends(require_user)], responses=PROBLEMS)
     app.include_router(attempts.router, responses=PROBLEMS)
     app.router.routes.extend([*download_routes(state), executions.route(state)])
