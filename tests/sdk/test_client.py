@@ -111,9 +111,7 @@ def test_a_job_is_labelled(workspace: Workspace) -> None:
     assert job.update(description="small").description == "small"
     with pytest.raises(Invalid, match="a property never changes"):
         job.update(properties={"commit": "2e"})
-    assert [found.id for found in workspace.jobs.list(tags={"team": "vision", "n": None})] == [
-        job.id
-    ]
+    assert [job.id for job in workspace.jobs.list(tags={"team": "vision", "n": None})] == [job.id]
     assert workspace.jobs.list(tags={"team": "audio"}) == []
     job.wait()
 

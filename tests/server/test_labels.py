@@ -30,7 +30,7 @@ def test_a_job_keeps_its_labels_and_a_rerun_does_too(api: Api) -> None:
         "tags": {"team": "vision", "stage": "final"},
     }
     plain = api.submit("true", name="plain")
-    none = {"description": "", "tags": {}, "properties": {}}
+    none: dict[str, object] = {"description": "", "tags": {}, "properties": {}}
     assert chosen(plain) == {"display_name": "plain", **none}
 
 

@@ -23,7 +23,7 @@ def labels(jobs: Jobs, job: Job) -> Labels:
     return jobs.labels([job])[job.id]
 
 
-def found(engine: Engine, text: str = "", *tags: str, **query: Any) -> list[str]:
+def matches(engine: Engine, text: str = "", *tags: str, **query: Any) -> list[str]:
     clauses = (*parse_tags(tags), *parse_job_filter(text))
     with reading(engine) as db:
         ids = find_jobs(db, JobQuery(clauses=clauses, **query))
@@ -91,23 +91,23 @@ def test_jobs_are_found_and_sorted_by_their_labels(engine: Engine, jobs: Jobs, a
     add("a", display_name="ResNet 50", tags={"team": "x", "n": "10"}, properties={"commit": "1"})
     add("b", display_name="resnet 18", tags={"team": "y"}, description="the small one")
     add("c", tags={"team": "x"}, properties={"commit": "2"})
-    assert found(engine, "tags.team = 'x'") == ["c", "a"]
-    assert found(engine, "", "team=x") == ["c", "a"]
-    assert found(engine, "", "n") == ["a"]
-    assert found(engine, "display_name LIKE 'ResNet%'") == ["a"]
-    assert found(engine, "display_name ILIKE 'resnet%' and tags.team != 'x'") == ["b"]
-    assert found(engine, "display_name = 'c'") == ["c"]
-    assert found(engine, "description ILIKE '%SMALL%'") == ["b"]
-    assert found(engine, "properties.commit = '2'") == ["c"]
-    assert found(engine, "properties.commit IS NULL") == ["b"]
+    assert matches(engine, "tags.team = 'x'") == ["c", "a"]
+    assert matches(engine, "", "team=x") == ["c", "a"]
+    assert matches(engine, "", "n") == ["a"]
+    assert matches(engine, "display_name LIKE 'ResNet%'") == ["a"]
+    assert matches(engine, "display_name ILIKE 'resnet%' and tags.team != 'x'") == ["b"]
+    assert matches(engine, "display_name = 'c'") == ["c"]
+    assert matches(engine, "description ILIKE '%SMALL%'") == ["b"]
+    assert matches(engine, "properties.commit = '2'") == ["c"]
+    assert matches(engine, "properties.commit IS NULL") == ["b"]
     order = parse_job_sort("display_name")
-    assert found(engine, order=order) == ["a", "c", "b"]
-    assert found(engine, order=order, offset=1, limit=1) == ["c"]
-    assert found(engine, order=parse_job_sort("-properties.commit")) == ["c", "a", "b"]
+    assert matches(engine, order=order) == ["a", "c", "b"]
+    assert matches(engine, order=order, offset=1, limit=1) == ["c"]
+    assert matches(engine, order=parse_job_sort("-properties.commit")) == ["c", "a", "b"]
 
 
 def test_deleting_a_job_deletes_its_labels(engine: Engine, jobs: Jobs, add: Add) -> None:
     job = add("a", tags={"team": "x"}, properties={"commit": "1"})
     jobs.delete(job.model_copy(update={"state": JobState.CANCELED}))
-    assert found(engine, "tags.team = 'x'") == found(engine, "properties.commit = '1'") == []
+    assert matches(engine, "tags.team = 'x'") == matches(engine, "properties.commit = '1'") == []
     assert labels(jobs, job).tags == {}
