@@ -352,7 +352,7 @@ def _place(chaos_server: ChaosServer, view: dict[str, Any]) -> Submitted:
     engine = open_engine(f"sqlite:///{chaos_server.home.database}")
     jobs, targets = Jobs(engine), Targets(engine)
     jobs.add(job)
-    jobs.place(job, attempt, reason="", now=now, seen=targets.placements("local"))
+    jobs.place(job, attempt, reason="", now=now, placements=targets.placements("local"))
     engine.dispose()
     return Submitted(job.id, name, "quick")
 

@@ -39,16 +39,18 @@ def test_each_line_is_taken_in_once(
     place: Callable[[Job], Job],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    taken: list[int] = []
+    logged_steps: list[int] = []
     log = track._log  # pyright: ignore[reportPrivateUsage]
 
     def counting_log(db: Connection, run_id: str, logged: Logged) -> list[str]:
-        taken.extend(point.step for point in logged.metrics)  # the same point twice is one row
+        logged_steps.extend(
+            point.step for point in logged.metrics
+        )  # the same point twice is one row
         return log(db, run_id, logged)
 
     def uploads() -> TrackUploads:
-        taken.clear()
-        return TrackUploads(engine, place(add()), taken)
+        logged_steps.clear()
+        return TrackUploads(engine, place(add()), logged_steps)
 
     monkeypatch.setattr(track, "_log", counting_log)
     monkeypatch.setattr(track_upload, "_CHUNK_BYTES", 100)  # two lines
@@ -59,9 +61,9 @@ def test_each_line_is_taken_in_once(
 class TrackUploads(RuleBasedStateMachine):
     """A script that logs, runners that are killed, and requests that are lost or late."""
 
-    def __init__(self, engine: Engine, job: Job, taken: list[int]) -> None:
+    def __init__(self, engine: Engine, job: Job, logged_steps: list[int]) -> None:
         super().__init__()
-        self.job, self.taken, self.engine = job, taken, engine
+        self.job, self.logged_steps, self.engine = job, logged_steps, engine
         self.key = Jobs(engine).attempts(job.id)[-1].key
         self.store = TrackFiles(engine)
         self.tmpdir = tempfile.TemporaryDirectory()
@@ -135,14 +137,14 @@ class TrackUploads(RuleBasedStateMachine):
         size = self.store.processed_bytes(self.key, _NAME)
         prefix = self.path.read_bytes()[:size]
         assert prefix == b"" or prefix.endswith(b"\n")
-        assert self.taken == list(range(prefix.count(b"\n")))
+        assert self.logged_steps == list(range(prefix.count(b"\n")))
 
     def teardown(self) -> None:
         self.log(1, 0)
         self.send("", 0)
         self.each_line_of_a_prefix_is_taken_in_once()
         points = Metrics(self.engine).history(self.job.id, "loss", limit=10_000)
-        assert [point.step for point in points] == self.taken == list(range(self.written))
+        assert [point.step for point in points] == self.logged_steps == list(range(self.written))
         self.tmpdir.cleanup()
 
     def _take(self, offset: int, content: bytes) -> dict[str, Any]:
