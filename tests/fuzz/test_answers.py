@@ -15,7 +15,7 @@ from retarget.cli.show import show_job, show_timing, show_why
 from retarget.cli.show_jobs import show_jobs
 from retarget.cli.show_models import show_model, show_models, show_version
 from retarget.core.errors import RetargetError
-from retarget.sdk.display import Shown
+from retarget.sdk.display import Displayable
 from retarget.sdk.environment_registry import Environments
 from retarget.sdk.follow import Watch
 from retarget.sdk.http import Address, Connection, RemoteServer
@@ -176,7 +176,7 @@ READS: dict[str, tuple[Any, Callable[[Connection], object]]] = {
     "target": (_TARGET, lambda connection: Targets(connection)["local"]),
     "targets": ([_TARGET], lambda connection: Targets(connection).list()),
     "kinds": ([{"kind": "local"}], lambda connection: Targets(connection).kinds()),
-    "size": (_SIZE, lambda connection: Shown.table([Sizes(connection)["a"]])),
+    "size": (_SIZE, lambda connection: Displayable.table([Sizes(connection)["a"]])),
     "sizes": ([_SIZE], lambda connection: Sizes(connection).list(gpus=True)),
     "environment": (_ENVIRONMENT, lambda connection: Environments(connection)["e"].to_json()),
     "environments": ([_ENVIRONMENT], lambda connection: Environments(connection).list()),

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from retarget.core.units import show_amount, show_memory
 from retarget.sdk import arguments
 from retarget.sdk.arguments import address
-from retarget.sdk.display import Collection, Columns, Listing, Shown
+from retarget.sdk.display import Collection, Columns, Displayable, Listing
 from retarget.sdk.http import Connection
 from retarget.sdk.records import record, records
 
 
 @dataclass(frozen=True, slots=True)
-class Size(Shown):
+class Size(Displayable):
     """What a node of one size has. Memory is in bytes, `gpu_memory` that of each GPU."""
 
     name: str
