@@ -34,7 +34,7 @@ def help_of(*args: str) -> str:
 
 def test_the_check_of_a_target_promises_no_new_login(retarget: Cli) -> None:
     shown = " ".join(retarget("target", "check", "--help").stdout.split())
-    assert "A connection that is open is used; otherwise the server logs in." in shown
+    assert "The server logs in only if it has no open connection" in shown
 
 
 def test_help_names_every_command() -> None:

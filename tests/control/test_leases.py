@@ -93,8 +93,8 @@ def test_a_paused_server_loses_its_leases_and_comes_back_without_them(engine: En
     old = paused.held()["gpu"]
     expire_all(engine)
     second.renew()  # late itself, but first: it is alive, and the other one is removed
-    taken = second.held()
-    assert sorted(taken) == ["gpu", "local"]
+    leases = second.held()
+    assert sorted(leases) == ["gpu", "local"]
     clock.time += 3 * LEASE_SECONDS
     with pytest.raises(LeaseLost):
         paused.check(old)
@@ -103,7 +103,7 @@ def test_a_paused_server_loses_its_leases_and_comes_back_without_them(engine: En
     assert paused.held() == {}
     assert paused.server.incarnation != before
     second.renew()
-    assert second.held() == taken
+    assert second.held() == leases
 
 
 def test_changes_of_leases_are_announced(engine: Engine) -> None:

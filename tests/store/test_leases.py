@@ -75,10 +75,10 @@ def test_one_of_two_servers_takes_a_lease(first: Leases, second: Leases, race: R
     second.register(B)
     (free,) = first.free()
     assert free == FreeTarget(target="local")
-    taken = race([lambda: first.take(A, free), lambda: second.take(B, free)])
-    assert sum(lease is not None for lease in taken) == 1
+    leases = race([lambda: first.take(A, free), lambda: second.take(B, free)])
+    assert sum(lease is not None for lease in leases) == 1
     held = {**first.held("a-1"), **second.held("b-1")}
-    assert held == {"local": next(lease for lease in taken if lease)}
+    assert held == {"local": next(lease for lease in leases if lease)}
     assert first.free() == second.free() == []
 
 

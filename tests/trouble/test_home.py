@@ -111,8 +111,8 @@ def test_a_server_elsewhere_needs_no_home_that_can_be_written(
 
 
 def test_a_port_that_is_taken_is_one_sentence(retarget: Cli, home: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
         done = retarget("server", "run", "--port", port)
         message = f"cannot listen on 127.0.0.1:{port}: [Errno 98] Address already in use; choose"
         assert done.returncode == 1

@@ -34,6 +34,11 @@ _BETTER_WHOLE = {
     "found": "the noun: what was looked for (match, package)",
     "left": "the noun: what remains (remaining, leftovers)",
     "each": "the noun: what is iterated over",
+    "begun": "started, or the noun with _at",
+    "spared": "the noun: what the value is (protected, excluded)",
+    "taken": "the noun: what the value is (names, processed_bytes)",
+    "theirs": "the noun: what the value is (child_descriptors)",
+    "woken": "on_wake",
     "facts": "inventory",
     "fence": "lost_after",
 }
@@ -137,6 +142,7 @@ def test_no_name_is_ruled_out_by_the_glossary() -> None:
         "found = 1",
         "for _each in (): pass",
         "def f(*, left): pass",
+        "taken = 1",
     ],
 )
 def test_every_kind_of_binding_is_seen(code: str) -> None:

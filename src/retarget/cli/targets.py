@@ -89,8 +89,8 @@ def kinds(as_json: AsJson = False) -> None:
 def check(name: Name, as_json: AsJson = False) -> None:
     """Ask a target now what it has, and update its inventory.
 
-    A connection that is open is used; otherwise the server logs in. A login that no longer works is
-    noticed only then.
+    The server logs in only if it has no open connection, so it may not notice that a login no
+    longer works.
     """
     with Spinner() as spinner:
         spinner.work(f"checking {name} …")

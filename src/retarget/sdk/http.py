@@ -337,8 +337,8 @@ class _Channel:
 
     def take_socket(self) -> socket.socket:
         """Return the socket: it is the caller's to close from now on."""
-        taken, self.connection.sock = self.connection.sock, None
-        return taken
+        sock, self.connection.sock = self.connection.sock, None
+        return sock
 
     def exchange(self, request: _Request) -> http.client.HTTPResponse:
         headers = {"Authorization": f"Bearer {self.address.token}", **request.headers}

@@ -108,9 +108,9 @@ class Jobs:
                 add_in(db, secrets or {})
                 note(db, *(job_changed(job.id, job.version) for job in new))
         except IntegrityError as error:
-            taken = self.names_in_use([job.name for job in new]) or {new[0].name}
+            names = self.names_in_use([job.name for job in new]) or {new[0].name}
             raise Conflict(
-                f"a job named {min(taken)!r} exists already; choose another name or delete it"
+                f"a job named {min(names)!r} exists already; choose another name or delete it"
             ) from error
 
     def names_in_use(self, names: Sequence[str]) -> set[str]:

@@ -83,8 +83,8 @@ def detach_target(name: str, context: ContextDep, force: bool = False) -> Detach
 def check_target(name: str, context: ContextDep) -> TargetView:
     """Ask a target now what it has, and update its inventory.
 
-    A connection that is open is used; otherwise the server logs in. A login that no longer works is
-    noticed only then.
+    The server logs in only if it has no open connection, so it may not notice that a login no
+    longer works.
     """
     targets.check(context, context.store.targets.find(name))
     return _view(context, context.store.targets.find(name))
