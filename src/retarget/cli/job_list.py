@@ -122,7 +122,7 @@ def list_jobs(  # noqa: PLR0913  one parameter per option
       retarget job list --state running
       retarget job list --experiment sweep --sort metrics.val_acc --top 5
       retarget job list --filter 'metrics.loss < 0.2 and params.lr = 0.1'
-      retarget job list --tag team=vision --filter "display_name LIKE '%batch 64%'"
+      retarget job list --tag team=vision --filter "display_name LIKE '%b64%'"
       retarget job list --filter 'state = failed and created_at > "2026-11-01"'
       retarget job list --columns name,took,metrics.loss,params.lr
     """
