@@ -29,6 +29,7 @@ def test_labels_are_submitted_listed_shown_and_changed(retarget: Cli) -> None:
     assert "DISPLAY_NAME" not in retarget("job", "list").stdout
     rerun = retarget("job", "rerun", "a", "-d", "--json", "--tag", "stage=final")
     assert json.loads(rerun.stdout)["tags"] == {"team": "vision", "stage": "final"}
+    assert retarget("job", "wait", json.loads(rerun.stdout)["name"]).returncode == 0
     nothing = retarget("job", "update", "a")
     assert (nothing.returncode, len(nothing.stderr.splitlines())) == (2, 1)
     assert "nothing to change; pass --display-name, --description or --tag" in nothing.stderr

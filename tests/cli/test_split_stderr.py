@@ -69,3 +69,5 @@ def test_a_rerun_with_several_processes_is_not_split(retarget: Cli, script: Path
     retarget("run", "--name", "a", str(script))
     again = retarget("job", "rerun", "a", "-d", "--processes-per-node", "2")
     assert again.returncode == 0, again.stderr
+    # without its server, a runner that has not reported everything would outlive the test
+    assert retarget("job", "wait", again.stdout.strip()).returncode == 0

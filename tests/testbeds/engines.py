@@ -178,11 +178,20 @@ class Engine:
         if self._daemon is None:
             self.namespace.kill()  # at its start, Docker would wait ten seconds for them
         self.start()
+        wait_until(self._has_no_containers, "all containers are removed")
+        self.cli("volume", "prune", "--force")
+
+    def _has_no_containers(self) -> bool:
+        """Remove all containers; return whether there were none."""
         containers = self.cli("ps", "--all", "--quiet").split()
         if containers:
             at_once = ("--time=0",) if self.name == "podman" else ()
-            self.cli("rm", "--force", "--volumes", *at_once, *containers)
-        self.cli("volume", "prune", "--force")
+            try:
+                self.cli("rm", "--force", "--volumes", *at_once, *containers)
+            except RuntimeError as error:
+                if "already in progress" not in str(error):  # by the server, which has ended
+                    raise
+        return not containers
 
     def close(self) -> None:
         """Kill the daemon and all containers, and remove their files."""
