@@ -10,6 +10,7 @@ from tests.postgresql import postgresql_programs
 # files and tests that take long, and of which the quick ones say enough about a change
 _LONG = (
     "tests/chaos/test_hosts.py::test_a_link_that_is_declared_dead_recovers",
+    "tests/chaos/test_hosts.py::test_launching[reboot]",
     "tests/chaos/test_pools.py::test_a_job_for_an_unreachable_host_waits_for_it",
     "tests/chaos/test_pools.py::test_a_job_placed_on_an_unreachable_host_gets_another",
     "tests/chaos/test_pools.py::test_the_job_of_a_silent_host_never_runs_twice_at_once",
@@ -56,6 +57,8 @@ _LONG = (
     "tests/store/test_outage.py",
     "tests/store/test_served_database.py",
     "tests/store/test_track_files.py",
+    "tests/targets/test_executions.py::test_a_command_runs_beside_the_script[podman-box]",
+    "tests/targets/test_executions.py::test_a_cut_link_ends_the_command_and_not_the_job",
     "tests/testbeds/",
     "tests/trouble/",
 )

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from retarget.control import cleaner as cleaner_module
+from retarget.control import attempts as attempts_module
 from retarget.control.attempts import cancel_and_forget, forget, forget_on, forget_soon
 from retarget.control.cleaner import Cleaner
 from retarget.core.errors import TargetUnreachable
@@ -152,7 +152,7 @@ def test_a_runner_that_does_not_stop_is_left(
     end: Callable[..., Attempt],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cleaner_module, "RUNNER_EXIT_SECONDS", 0.1)
+    monkeypatch.setattr(attempts_module, "RUNNER_EXIT_SECONDS", 0.1)
     driver.observation = RUNNING
     attempt = end()
     cancel_and_forget(world.context, driver, attempt)

@@ -10,8 +10,6 @@ from retarget.control.context import Context
 from retarget.control.executors import Lane, TargetExecutors
 from retarget.control.known_targets import KnownTargets
 
-RUNNER_EXIT_SECONDS = 10.0  # a runner that has ended or was asked to stop exits within this time
-_POLL_SECONDS = 0.05
 _FORGET_DELAY_SECONDS = 10.0  # for an ended attempt, while jobs wait
 _UPLOAD_CHECK_SECONDS = 3600.0  # between two searches for abandoned uploads
 _UPLOAD_EXPIRY_SECONDS = 86400.0  # an upload without progress is removed after this
