@@ -38,6 +38,7 @@ _ATTEMPT: dict[str, Any] = {
 _JOB: dict[str, Any] = {
     **{"id": "j1", "name": "calm-otter", "state": "succeeded", "reason": "", "version": 3},
     **{"target": "local", "experiment": "Default", "command": ["python", "a.py"]},
+    **{"display_name": "", "description": "", "tags": {"a": "b"}, "properties": {}},
     **{"exit_code": 0, "attempt": 1, "created_at": _EARLY, "changed_at": _LATE},
     **{"failures": 0, "preemptions": 0, "started_at": _EARLY, "ended_at": _LATE},
     **{"priority": 0, "cpus": 1.0, "memory": None, "gpus": 0, "nodes": 1, "retries": 0},
@@ -164,7 +165,8 @@ READS: dict[str, tuple[Any, Callable[[Connection], object]]] = {
     "streams": ([_STREAM], of_a_job(lambda job: job.streams())),
     "history": ([_TRANSITION], of_a_job(lambda job: job.history())),
     "why": (_WHY, of_a_job(lambda job: show_why(job.why()))),
-    "tracking": (_TRACKING, of_a_job(lambda job: (job.metrics(), job.params(), job.tags()))),
+    "tracking": (_TRACKING, of_a_job(lambda job: (job.metrics(), job.params()))),
+    "tags": (_JOB, of_a_job(lambda job: job.tags())),
     "series": (_SERIES, of_a_job(lambda job: list(job.metric_history("loss")))),
     "registered": (_VERSION, of_a_job(lambda job: look_at_version(job.register_model("m", "p")))),
     "all": (
