@@ -1,5 +1,8 @@
 """Filters and orders of jobs, as users write them."""
 
+import subprocess
+import sys
+
 import pytest
 
 from retarget.core.errors import Invalid
@@ -100,3 +103,9 @@ def test_logged_values_have_a_prefix() -> None:
 def test_an_odd_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(Invalid, match="is not a pattern"):
         check_pattern(pattern)
+
+
+def test_the_client_parses_filters_without_pydantic() -> None:
+    # it takes longer to import than a command takes (decision 002)
+    code = "import retarget.core.job_queries, sys; sys.exit('pydantic' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,7 +8,6 @@ from pydantic import TypeAdapter, ValidationError
 from retarget.core.errors import Invalid
 from retarget.core.filters import Clause
 from retarget.core.grammars import Kind
-from retarget.core.job_queries import parse_tags
 from retarget.core.labels import (
     DisplayName,
     LabelChanges,
@@ -17,6 +16,7 @@ from retarget.core.labels import (
     changed_labels,
     changed_tags,
     labels_of,
+    parse_tags,
 )
 
 TAGS = {"mlflow.runName": "Night run", "mlflow.source.type": "JOB", "team": "vision"}

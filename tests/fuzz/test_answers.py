@@ -38,7 +38,7 @@ _ATTEMPT: dict[str, Any] = {
 _JOB: dict[str, Any] = {
     **{"id": "j1", "name": "calm-otter", "state": "succeeded", "reason": "", "version": 3},
     **{"target": "local", "experiment": "Default", "command": ["python", "a.py"]},
-    **{"display_name": "", "description": "", "tags": {"a": "b"}, "properties": {}},
+    **{"display_name": "The otter", "description": "", "tags": {"k": "v"}, "properties": {}},
     **{"exit_code": 0, "attempt": 1, "created_at": _EARLY, "changed_at": _LATE},
     **{"failures": 0, "preemptions": 0, "started_at": _EARLY, "ended_at": _LATE},
     **{"priority": 0, "cpus": 1.0, "memory": None, "gpus": 0, "nodes": 1, "retries": 0},

@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy import Engine
 
 from retarget.core.errors import Conflict, Invalid
-from retarget.core.job_queries import JobQuery, parse_job_filter, parse_job_sort, parse_tags
+from retarget.core.job_queries import JobQuery, parse_job_filter, parse_job_sort
 from retarget.core.jobs import Job
-from retarget.core.labels import LabelChanges, Labels
+from retarget.core.labels import LabelChanges, Labels, parse_tags
 from retarget.core.states import JobState
 from retarget.store.engine import reading
 from retarget.store.job_search import find_jobs

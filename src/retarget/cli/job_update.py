@@ -33,7 +33,7 @@ def update(
 
     \b
     Examples:
-      retarget job update night --display-name 'ResNet, batch 64' --tag stage=final
+      retarget job update night --display-name 'ResNet 50' --tag stage=final
       retarget job update night --tag stage=
     """
     if display_name is None and description is None and tag is None:

@@ -1,13 +1,11 @@
 """What a listing of jobs is filtered and sorted by, as users write it."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from retarget.core.errors import Invalid
 from retarget.core.filters import Clause, Literal, Order, parse_filter, parse_orders
 from retarget.core.grammars import JOBS, RUNS, Grammar, Kind
-from retarget.core.labels import check_tag_key
 from retarget.core.states import JobState
 
 MAX_LOGGED = 50  # values of one listing
@@ -75,11 +73,6 @@ def parse_job_filter(text: str) -> tuple[Clause, ...]:
     return clauses
 
 
-def parse_tags(texts: Iterable[str]) -> tuple[Clause, ...]:
-    """Return the clauses that `team=vision`, or `team` with any value, stand for."""
-    return tuple(_tag_clause(text) for text in texts)
-
-
 def parse_job_sort(text: str) -> Order:
     """Return what jobs are sorted by: `name`, `-created_at`, `metrics.acc desc`."""
     return _parse_sort(text, JOBS, sorted(JOBS.order_attributes))
@@ -114,17 +107,6 @@ def check_pattern(pattern: str) -> str:
             field="name",
         )
     return pattern
-
-
-def _tag_clause(text: str) -> Clause:
-    key, equals, value = text.partition("=")
-    try:
-        check_tag_key(key)
-    except ValueError as error:
-        raise Invalid(f"tag: {error}", field="tag") from None
-    return (
-        Clause(Kind.TAG, key, "=", value) if equals else Clause(Kind.TAG, key, "IS NOT NULL", None)
-    )
 
 
 def _parse_sort(text: str, grammar: Grammar, fields: list[str]) -> Order:

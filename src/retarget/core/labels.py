@@ -4,12 +4,14 @@ The tags of a job are those of its run, which MLflow clients read and set, too. 
 the name of the run, and its description the note of the run: MLflow has a tag for each.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
 from retarget.core.errors import Invalid
+from retarget.core.filters import Clause
+from retarget.core.grammars import Kind
 from retarget.core.limits import (
     MAX_EXPERIMENT_NAME_LENGTH,
     MAX_KEY_LENGTH,
@@ -51,14 +53,14 @@ def _is_unicode(text: str) -> bool:
 def _check_tags(tags: dict[str, str]) -> dict[str, str]:
     _check_count(tags)
     for key in tags:
-        check_tag_key(key)
+        _check_tag_key(key)
     return tags
 
 
 def _check_tag_changes(tags: dict[str, str | None]) -> dict[str, str | None]:
     _check_count(tags)
     for key in tags:
-        check_tag_key(key)
+        _check_tag_key(key)
     return tags
 
 
@@ -74,8 +76,7 @@ def _check_count(values: Mapping[str, Any]) -> None:
         raise ValueError(f"at most {MAX_LABELS} are allowed, not {len(values):,}")
 
 
-def check_tag_key(key: str) -> None:
-    """Raise ValueError unless people can use `key` as the key of a tag."""
+def _check_tag_key(key: str) -> None:
     _check_label_key(key)
     if key.startswith(MLFLOW_PREFIX):
         shown = key[:_SHOWN_CHARACTERS]
@@ -174,6 +175,21 @@ def changed_labels(
     if changes.description is not None:
         changed["description"] = changes.description
     return changed
+
+
+def parse_tags(texts: Iterable[str]) -> tuple[Clause, ...]:
+    """Return the clauses that `team=vision`, or `team` with any value, stand for."""
+    return tuple(_tag_clause(text) for text in texts)
+
+
+def _tag_clause(text: str) -> Clause:
+    key, equals, value = text.partition("=")
+    try:
+        _check_tag_key(key)
+    except ValueError as error:
+        raise Invalid(f"tag: {error}", field="tag") from None
+    op, operand = ("=", value) if equals else ("IS NOT NULL", None)
+    return Clause(Kind.TAG, key, op, operand)
 
 
 def _merged_tags(tags: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:

@@ -34,6 +34,7 @@ from retarget.sdk.tracking import Series, Tracking, read_series, read_tracking
 if TYPE_CHECKING:
     from retarget.sdk.executions import CommandResult, Execution
     from retarget.sdk.submission import EnvironmentLike
+_MLFLOW_PREFIX = "mlflow."  # of the tags that MLflow sets itself
 
 
 class Job(JobLog):
@@ -242,7 +243,8 @@ class Job(JobLog):
 
         The tags that MLflow sets itself, such as `mlflow.source.name`, are in `tracking().tags`.
         """
-        return dict(self.refresh().to_json()["tags"])
+        tags = self.tracking().tags.items()
+        return {key: value for key, value in tags if not key.startswith(_MLFLOW_PREFIX)}
 
     def update(
         self,

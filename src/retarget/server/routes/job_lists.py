@@ -13,10 +13,9 @@ from retarget.core.job_queries import (
     check_pattern,
     parse_job_filter,
     parse_job_sort,
-    parse_tags,
 )
 from retarget.core.jobs import Job, Seconds
-from retarget.core.labels import MAX_LABELS
+from retarget.core.labels import MAX_LABELS, parse_tags
 from retarget.core.states import JobState
 
 _MAX_OFFSET = 1_000_000
