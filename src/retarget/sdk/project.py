@@ -53,10 +53,10 @@ class Project:
 
     def _environment(self, name: str) -> Any:
         from retarget.sdk.environments import Environment
-        from retarget.sdk.local_paths import is_folder
+        from retarget.sdk.local_paths import is_folder, with_extras
 
         path = self.folder / name
-        if path.is_file() or is_folder(name, self.folder):
+        if path.is_file() or is_folder(name, self.folder) or with_extras(name, self.folder):
             return Environment.from_file(path)
         if "/" in name or name.endswith((".yml", ".yaml", ".txt", ".toml")):
             raise Invalid(f"{self.folder / NAME}: environment: the file {path} does not exist")
