@@ -405,7 +405,11 @@ def test_a_package_that_was_dropped_is_not_listed_as_installed(
 @pytest.mark.parametrize(
     ("options", "ending"),
     [
-        ((), " (the conda channels cannot be used: http://127.0.0.1:9/channel cannot be reached: "),
+        (
+            (),
+            " (the conda channels cannot be used: channel http://127.0.0.1:9/channel cannot be "
+            "reached: ",
+        ),
         (("--conda-from-pypi",), "; without gcc_linux-64, x264 (--conda-from-pypi)\n"),
     ],
     ids=["unreachable", "as-requested"],

@@ -166,7 +166,8 @@ def test_a_package_outside_of_the_code_folder_is_refused(retarget: Cli, project:
     _write(project / "requirements.txt", "-e ../other\n")
     done = retarget("run", "-e", "requirements.txt", "train.py", cwd=project)
     assert done.returncode == 2
-    assert "is outside of the code folder" in done.stderr
+    folder = f"{project.parent}/other is outside of the code folder {project}"
+    assert f"{folder}; send a folder that contains both: --code ..\n" in done.stderr
 
 
 def test_a_registered_environment_cannot_contain_an_own_package(
@@ -227,7 +228,7 @@ def test_a_package_of_the_repository_that_is_not_sent_is_refused(
     output, messages = _run_helper(retarget, monorepo / "packages/mine", "requirements.txt")
     assert not output
     assert "packages/helper is outside of the code folder" in messages
-    assert "send a folder that contains both (--code)" in messages
+    assert "send a folder that contains both: --code .." in messages
 
 
 def test_a_requirement_that_excludes_the_own_version_is_downloaded(
@@ -273,15 +274,18 @@ def test_a_missing_member_of_a_workspace_is_refused(retarget: Cli, project: Path
     assert "no member is named helper; check `members`" in messages
 
 
-def test_extras_of_a_project_and_a_mistyped_file_are_pointed_out(
-    retarget: Cli, tmp_path: Path
-) -> None:
-    (tmp_path / "pyproject.toml").touch()
+@pytest.mark.parametrize("name", [".[dev]", "pyproject.toml[dev]"])
+def test_a_project_is_installed_with_its_extras(retarget: Cli, project: Path, name: str) -> None:
+    more = '[project.optional-dependencies]\ndev = ["tinypkg"]\nplot = []\n'
+    _pyproject(project, "mine", '"idna>=3"', more=more)
+    shown = retarget("run", "--dry-run", "--pip", "six", "-e", name, "train.py", cwd=project)
+    assert " idna>=3, six, tinypkg\n" in shown.stdout, shown.stderr
+    done = retarget("run", "-e", ".[plt]", "train.py", cwd=project)
+    assert done.stderr == "error: packages: mine has no extra 'plt'; did you mean 'plot'?\n"
+
+
+def test_a_mistyped_file_is_pointed_out(retarget: Cli, tmp_path: Path) -> None:
     (tmp_path / "environment.yml").touch()
     (tmp_path / "a.py").touch()
-    for name in (".[dev]", "pyproject.toml[dev]"):
-        done = retarget("run", "-e", name, "a.py", cwd=tmp_path)
-        expected = f"to install a project with extras, use --pip '.[dev]' instead of {name!r}"
-        assert done.stderr == f"error: {expected}\n"
     done = retarget("run", "-e", "environment.yaml", "a.py", cwd=tmp_path)
     assert "'environment.yaml' not found; did you mean 'environment.yml'?" in done.stderr

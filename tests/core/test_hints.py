@@ -96,8 +96,30 @@ def test_a_missing_module_may_be_own_code_that_was_excluded() -> None:
     failed = _job(JobState.FAILED, "exit code 1: ModuleNotFoundError: No module named 'data'")
     spec = failed.spec.model_copy(update={"excluded": excluded})
     hint = hint_of(failed.model_copy(update={"spec": spec})) or ""
-    assert "--pip data" in hint
-    assert hint.endswith("your own code in data/, which was not sent, use --include data/")
+    assert hint == (
+        "data/ was not sent because .gitignore excludes it; if the module 'data' is your own code "
+        "there, send it with --include data/; if it is a package, add it to the environment of "
+        "the job"
+    )
+
+
+def test_a_folder_that_a_tool_writes_is_not_a_module() -> None:
+    excluded = (ExcludedPath(path="wandb/", rule="default"),)
+    spec = JobSpec(command=("python",), excluded=excluded)
+    hint = hint_for("exit code 1: ModuleNotFoundError: No module named 'wandb'", 1, spec)
+    assert "--pip wandb" in str(hint)
+
+
+def test_a_missing_variable_is_passed_by_name_or_with_its_file() -> None:
+    reason = "exit code 1: KeyError: 'API_TOKEN' (train.py:3)"
+    spec = JobSpec(command=("python",), excluded=(ExcludedPath(path=".env", rule="default"),))
+    assert hint_for(reason, 1, spec) == (
+        "if API_TOKEN is an environment variable: a job does not get those of your shell; pass it "
+        "with --env API_TOKEN, or all of .env with --env-file .env"
+    )
+    known = JobSpec(command=("python",), variables={"API_TOKEN": "a"})
+    assert hint_for(reason, 1, known) is None
+    assert hint_for("exit code 1: KeyError: 'lr' (train.py:3)", 1) is None
 
 
 _CHURN = ("pyproject.toml", "src/churnkit/__init__.py", "src/churnkit/train.py")
@@ -209,6 +231,13 @@ def test_a_missing_module_may_be_outside_of_the_code_folder(
             "(cell 2 of nb/a.ipynb)",
             "../x.csv is not among the files that were sent; the notebook starts in its own folder "
             "there, and relative paths begin there",
+        ),
+        (
+            "ffmpeg",
+            "(prep.py:3)",
+            "ffmpeg is not among the files that were sent; the script starts in a copy of the code "
+            "folder, and relative paths begin there; if ffmpeg is a program, install it on the "
+            "target",
         ),
     ],
 )

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from retarget.core.kept import Kept, Missed, check_keep, combine_nodes, describe_kept
-from retarget.runner.keep_patterns import matches, reaches
+from retarget.runner.keep_patterns import below, matches, reaches
 
 
 def _report(**change: Any) -> Kept:
@@ -116,3 +116,23 @@ def test_a_pattern_reaches_into_the_folders_of_what_it_can_name(
     pattern: str, folder: str, *, expected: bool
 ) -> None:
     assert reaches(pattern, folder) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "folder", "expected"),
+    [
+        ("data/*.csv", "data", ["/*.csv"]),
+        ("data/raw/", "data", ["/raw/"]),
+        ("data/*/x", "data/raw", ["/x"]),
+        ("data/*", "data/raw", ["/**"]),
+        ("data/", "data/raw/new", ["/**"]),
+        ("*.csv", "data", ["/**/*.csv", "/*.csv"]),
+        ("a/**/b.pt", "a/c", ["/**/b.pt", "/b.pt"]),
+        ("/*.csv", "data", []),
+        ("raw/*.csv", "data", []),
+    ],
+)
+def test_a_pattern_is_rewritten_for_a_folder(
+    pattern: str, folder: str, expected: list[str]
+) -> None:
+    assert below(pattern, folder) == expected

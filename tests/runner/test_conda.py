@@ -173,7 +173,8 @@ def test_without_a_channel_packages_come_from_pypi_and_that_is_logged(
     reports = harness.run("python", "-c", "import tinypkg", environment=environment)
     log = reports.stream("prepare").decode()
     assert reports.finished["outcome"] == "succeeded", log
-    assert f"conda channels not used: {address} cannot be reached" in log
+    assert f"conda channels not used: channel {address} cannot be reached" in log
+    assert log.count(": building") == 1
     assert "PyPI packages instead: tinypkg==1.0.*" in log
     assert _how(reports.events) == "built from PyPI"
     assert _lock(reports.events)["source"] == "pypi"

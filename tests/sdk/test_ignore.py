@@ -404,7 +404,7 @@ def test_a_pattern_that_matches_nothing_is_an_error(tmp_path: Path) -> None:
         with pytest.raises(Invalid) as raised:
             kept(tmp_path, "*.py", pattern)
         assert str(raised.value) == f"include: {pattern!r} matches nothing in {tmp_path}"
-    with pytest.raises(Invalid, match="is not in the code folder"):
+    with pytest.raises(Invalid, match="is not in"):
         kept(tmp_path, "../*.csv")
 
 

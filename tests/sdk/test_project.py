@@ -73,18 +73,29 @@ def test_included_paths_are_relative_to_the_file_and_only_those_in_the_code_fold
         (tmp_path / name).mkdir(parents=True)
     file = tmp_path / "retarget.toml"
     file.write_text('include = ["data/", "notebooks/cache"]')
-    assert fill(tmp_path).options["include"] == ["data", "notebooks/cache"]
-    assert fill(tmp_path / "notebooks").options["include"] == ["cache"]
-    assert fill(tmp_path / "data" / "raw").options["include"] == ["."]
+    assert fill(tmp_path).options["include"].paths == {b"data", b"notebooks/cache"}
+    assert fill(tmp_path / "notebooks").options["include"].paths == {b"cache"}
+    assert fill(tmp_path / "data" / "raw").options["include"].paths == {b""}
     assert fill(tmp_path).project_settings == ("include=data/, notebooks/cache",)
     for path, problem in (("dta/", "does not exist"), ("../x", "is not")):
         file.write_text(f'include = ["{path}"]')
         with pytest.raises(Invalid) as raised:
             fill(tmp_path / "notebooks")
         assert str(raised.value) == f"{file}: include: '{path}' {problem} in {tmp_path}"
-    file.write_text('include = ["*.csv"]')
-    with pytest.raises(Invalid, match=r"'\*\.csv' is a pattern; list paths here"):
+
+
+def test_included_patterns_are_relative_to_the_file(tmp_path: Path) -> None:
+    for name in (".git", "data/raw"):
+        (tmp_path / name).mkdir(parents=True)
+    file = tmp_path / "retarget.toml"
+    file.write_text('include = ["data/*.csv", "/*.bin"]')
+    assert fill(tmp_path).options["include"].patterns == ("data/*.csv", "/*.bin")
+    assert fill(tmp_path / "data").options["include"].patterns == ("/*.csv",)
+    assert fill(tmp_path / "data/raw").options["include"].patterns == ()
+    file.write_text('include = ["../*.csv"]')
+    with pytest.raises(Invalid) as raised:
         fill(tmp_path)
+    assert str(raised.value) == f"{file}: include: '../*.csv' is not in {tmp_path}"
 
 
 def test_a_profile_wins_over_the_rest_of_the_file(
@@ -131,7 +142,7 @@ def test_the_file_is_found_up_to_the_root_of_the_repository(tmp_path: Path) -> N
         ("[variables]\nA = [1]", "variables.A is not a string or a number"),
         ("[profiles.gpu]\nprofiles = {}", "profiles.gpu: unknown key 'profiles'"),
         ("environment = 'missing.yml'", "missing.yml does not exist"),
-        ("include = 'data/'", "include: 'data/' is not a list of paths"),
+        ("include = 'data/'", "include: 'data/' is not a list of paths and patterns"),
         ("target =", "is not valid TOML"),
     ],
 )

@@ -145,41 +145,27 @@ def environment_from_options(
     from dataclasses import replace
 
     from retarget.sdk.environments import Environment
-    from retarget.sdk.local_paths import is_folder
+    from retarget.sdk.local_paths import is_folder, with_extras
 
     if python is not None and not python.strip():
         raise Invalid("--python is empty; pass the path of an interpreter, or omit the option")
     if conda_from_pypi:
         _check_conda_file(name)
-    extras: dict[str, Any] = {"packages": packages or None, **(image or {})}
+    more: dict[str, Any] = {"packages": packages or None, **(image or {})}
     if name is None:
         is_defined = python or packages or image
-        return Environment(python=python, **extras) if is_defined else None
-    if os.path.isfile(name) or is_folder(name):
-        extras["conda_from_pypi"] = conda_from_pypi
-        return replace(Environment.from_file(name, python=python), **extras)
+        return Environment(python=python, **more) if is_defined else None
+    if os.path.isfile(name) or is_folder(name) or with_extras(name):
+        environment = Environment.from_file(name, python=python)
+        more["packages"] = [*(environment.packages or ()), *packages] or None
+        return replace(environment, conda_from_pypi=conda_from_pypi, **more)
     if python or packages:
         raise Invalid(f"--python and --pip need an environment file; {name!r} is not a file")
     if image:
         raise Invalid(f"--{next(iter(image))} needs an environment file; {name!r} is not a file")
-    _check_extras(name)
     if "/" in name or name.endswith(_DEFINITIONS):
         raise Invalid(f"environment file {name!r} not found{_similar_file(name)}")
     return name
-
-
-def _check_extras(name: str) -> None:
-    """Raise Invalid if the name is that of a project with extras: `.[dev]`."""
-    import os
-    import shlex
-
-    path, bracket, extras = name.partition("[")
-    if not (bracket and extras.endswith("]") and os.path.exists(path)):
-        return
-    folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
-    folder = folder if folder.startswith((".", "/")) else f"./{folder}"
-    requirement = shlex.quote(f"{folder}[{extras}")
-    raise Invalid(f"to install a project with extras, use --pip {requirement} instead of {name!r}")
 
 
 def _similar_file(name: str) -> str:

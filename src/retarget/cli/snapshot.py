@@ -1,5 +1,6 @@
 """`retarget snapshot`: show the files that a job would get, and those that are excluded."""
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -88,15 +89,25 @@ def report_scan(scan: "Scan", excluded: "Sequence[Excluded]") -> None:
 def report_content(scan: "Scan", _excluded: "Sequence[Excluded]") -> None:
     """Warn of empty submodules, and say what is large in a large snapshot."""
     _warn_of_empty_submodules(scan)
-    size = scan.manifest.size
-    if size > LARGE_SNAPSHOT_BYTES:
-        paths = _grouped(scan.manifest.entries)[:_MAX_LARGE_PATHS]
-        shown = ", ".join(f"{path} ({show_memory(size)})" for path, _, size in paths)
-        print_status(
-            f"the snapshot has {show_memory(size)}; the largest paths are {shown}; "
-            "exclude what the job does not need in .retargetignore",
-            "yellow",
-        )
+    if scan.manifest.size > LARGE_SNAPSHOT_BYTES:
+        _warn_of_size(scan)
+
+
+def _warn_of_size(scan: "Scan") -> None:
+    from retarget.sdk.ignore import ignore_file_of
+
+    total = scan.manifest.size
+    rows = _grouped(scan.manifest.entries)[:_MAX_LARGE_PATHS]
+    large = [row for row in rows if row[2] > total / 100] or rows
+    paths = ", ".join(f"{path} ({show_memory(size)})" for path, _, size in large)
+    noun = "path is" if len(large) == 1 else "paths are"
+    # another ignore file would replace the one that applies
+    name = ignore_file_of(os.fsencode(scan.folder))
+    print_status(
+        f"the snapshot has {show_memory(total)}; the largest {noun} {paths}; "
+        f"add what the job does not need to {name}",
+        "yellow",
+    )
 
 
 def _warn_of_empty_submodules(scan: "Scan") -> None:

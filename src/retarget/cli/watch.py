@@ -238,7 +238,7 @@ class _Screen:
 
     def _detach(self, code: int) -> int:
         name = self._job.name
-        self._print_status(f"{name} keeps running; watch it: retarget job logs {name} -f", "dim")
+        self._print_status(f"{name} continues; watch it: retarget job logs {name} -f", "dim")
         return code
 
     def _cancel(self) -> None:

@@ -70,8 +70,9 @@ def _refusal(dropped: tuple[str, ...], policy: str) -> str | None:
             f"--conda-from-pypi, or use {_OTHER_TARGET}"
         )
     if dropped:
+        packages = "it" if len(dropped) == 1 else "them"
         return (
-            f"PyPI has no equivalent of {', '.join(dropped)}; build without them with "
-            f"--conda-from-pypi, use an image that has them (--image), or {_OTHER_TARGET}"
+            f"PyPI has no equivalent of {', '.join(dropped)}; build without {packages} with "
+            f"--conda-from-pypi, use an image that has {packages} (--image), or {_OTHER_TARGET}"
         )
     return None

@@ -82,7 +82,14 @@ def describe_amount(exclusion: Exclusion) -> str:
 def explain_missing(message: str, exclusions: Sequence[Exclusion]) -> str | None:
     """Return why a file is missing, if a message says that an excluded path does not exist."""
     exclusion = find_missing(message, exclusions)
-    return None if exclusion is None else _explanation(exclusion)
+    return None if exclusion is None else explain_exclusion(exclusion)
+
+
+def explain_exclusion(exclusion: Exclusion) -> str:
+    """Write `data/ was not sent because .gitignore excludes it`."""
+    rule = exclusion.rule if exclusion.rule not in (ALWAYS, DEFAULT) else "the default rules"
+    verb = "exclude" if exclusion.rule in (ALWAYS, DEFAULT) else "excludes"
+    return f"{exclusion.path} was not sent because {rule} {verb} it"
 
 
 def find_missing(message: str, exclusions: Sequence[Exclusion]) -> Exclusion | None:
@@ -154,9 +161,3 @@ def _covers(excluded: str, path: str) -> bool:
     if excluded.startswith("**/"):
         return f"/{excluded[3:]}" in f"/{path}/"
     return path == excluded.rstrip("/") or (excluded.endswith("/") and path.startswith(excluded))
-
-
-def _explanation(exclusion: Exclusion) -> str:
-    rule = exclusion.rule if exclusion.rule not in (ALWAYS, DEFAULT) else "the default rules"
-    verb = "exclude" if exclusion.rule in (ALWAYS, DEFAULT) else "excludes"
-    return f"{exclusion.path} was not sent because {rule} {verb} it"

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
+from posixpath import basename
 
 from retarget.core.exclusions import find_missing
 from retarget.core.jobs import Job, JobSpec
@@ -39,6 +40,17 @@ def hint_for(
     files: Sequence[str] = (),
 ) -> str | None:
     """Return what the user can do about a failure with this reason and exit code."""
+    specific = _about_code(reason, spec, files) or _about_surroundings(reason, spec)
+    if specific is not None:
+        return specific
+    for pattern, advice in _RULES:
+        match = re.search(pattern, reason)
+        if match:
+            return advice.format(next((name for name in match.groups() if name), ""))
+    return _SIGKILL if exit_code == _SIGKILL_CODE else None
+
+
+def _about_code(reason: str, spec: JobSpec, files: Sequence[str]) -> str | None:
     module = _MISSING_MODULE.search(reason)
     if module:
         return explain_module(module[1], reason, spec, files)
@@ -47,16 +59,16 @@ def hint_for(
         return explain_file(next(path for path in file.groups() if path), reason, spec, files)
     if _NO_INPUT.search(reason):
         return explain_no_input(spec)
-    if _RELATIVE_IMPORT.search(reason):
-        return _relative_import(spec, files)
+    return _relative_import(spec, files) if _RELATIVE_IMPORT.search(reason) else None
+
+
+def _about_surroundings(reason: str, spec: JobSpec) -> str | None:
+    """Explain a missing variable or command."""
+    variable = _MISSING_KEY.search(reason)
+    if variable and variable[1] not in {*spec.variables, *spec.secrets}:
+        return _missing_variable(variable[1], spec)
     command = _NO_COMMAND.search(reason)
-    if command:
-        return _missing_command(next(name for name in command.groups() if name), spec)
-    for pattern, advice in _RULES:
-        match = re.search(pattern, reason)
-        if match:
-            return advice.format(next((name for name in match.groups() if name), ""))
-    return _SIGKILL if exit_code == _SIGKILL_CODE else None
+    return _missing_command(next(filter(None, command.groups())), spec) if command else None
 
 
 def _relative_import(spec: JobSpec, files: Sequence[str]) -> str:
@@ -64,6 +76,15 @@ def _relative_import(spec: JobSpec, files: Sequence[str]) -> str:
     if command is None:
         return "relative imports work only in a module of a package; name the module to import"
     return f"relative imports work only in a module of a package; run it as one: {command}"
+
+
+def _missing_variable(name: str, spec: JobSpec) -> str:
+    files = [row.path for row in spec.excluded if basename(row.path) == ".env"]
+    more = f", or all of {files[0]} with --env-file {files[0]}" if files else ""
+    return (
+        f"if {name} is an environment variable: a job does not get those of your shell; pass it "
+        f"with --env {name}{more}"
+    )
 
 
 def _missing_command(name: str, spec: JobSpec) -> str:
@@ -92,6 +113,8 @@ _MISSING_FILE = re.compile(
     rf"{_NO_FILE}: '([^'/~][^']*)'|can't open file '([^'/][^']*)'"
     rf"|(?<![^\s:])([^\s:/~][^\s:]*): {_NO_FILE}"
 )
+# of os.environ, whose names are usually in upper case
+_MISSING_KEY = re.compile(r"\bKeyError: '([A-Z][A-Z0-9_]{2,})'")
 # pandas, of an empty list of files
 _NO_INPUT = re.compile(r"\bNo objects to concatenate\b")
 _RELATIVE_IMPORT = re.compile(r"\battempted relative import with no known parent package\b")

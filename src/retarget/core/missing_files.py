@@ -1,5 +1,6 @@
 """What to do about a file that a job could not open. Pure functions of paths."""
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from posixpath import basename, dirname, join, normpath
@@ -22,6 +23,8 @@ def explain_file(path: str, reason: str, spec: JobSpec, files: Sequence[str]) ->
     start = "a copy of the code folder" if folder is None else "its own folder there"
     program = "script" if folder is None else "notebook"
     where = f"the {program} starts in {start}, and relative paths begin there"
+    if re.fullmatch(r"[\w+-]+", path) and not guess:  # subprocess says the same of a program
+        where += f"; if {path} is a program, install it on the target"
     return f"{path} is not among the files that were sent{question or f'; {where}'}"
 
 

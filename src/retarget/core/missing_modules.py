@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from posixpath import dirname, relpath
 
-from retarget.core.exclusions import find_module, notebook_folder
+from retarget.core.exclusions import DEFAULT, explain_exclusion, find_module, notebook_folder
 from retarget.core.jobs import JobSpec
 from retarget.core.missing_files import code_folder
 
@@ -46,6 +46,7 @@ def explain_module(module: str, reason: str, spec: JobSpec, files: Sequence[str]
     names = module.split(".")
     return (
         _in_snapshot(names, reason, spec, files)
+        or _in_excluded(module, spec)
         or _in_repository(names, reason, spec)
         or _not_installed(module, spec, files)
     )
@@ -107,6 +108,17 @@ def _script_of(spec: JobSpec) -> str | None:
     return spec.command[1].removeprefix("./") if is_script else None
 
 
+def _in_excluded(module: str, spec: JobSpec) -> str | None:
+    excluded = find_module(module, spec.excluded)
+    if excluded is None or excluded.rule == DEFAULT:  # `wandb/` is not the code of a package
+        return None
+    name = module.partition(".")[0]
+    return (
+        f"{explain_exclusion(excluded)}; if the module {name!r} is your own code there, send it "
+        f"with --include {excluded.path}; if it is a package, add it to the environment of the job"
+    )
+
+
 def _in_repository(names: Sequence[str], reason: str, spec: JobSpec) -> str | None:
     surroundings = spec.surroundings
     for path in surroundings.paths if surroundings else ():  # the nearest first
@@ -135,14 +147,7 @@ def _not_installed(module: str, spec: JobSpec, files: Sequence[str]) -> str:
             advice = f"add {package} to the environment {environment.name!r}"
         case "system":
             advice = f"add {package} to its requirements, or use --pip {package}"
-    hint = f"module {name!r} is not in the job's environment; {advice}"
-    excluded = find_module(module, spec.excluded)
-    if excluded is None:
-        return hint
-    return (
-        f"{hint}; or, if it is your own code in {excluded.path}, which was not sent, "
-        f"use --include {excluded.path}"
-    )
+    return f"module {name!r} is not in the job's environment; {advice}"
 
 
 def _definition(files: Sequence[str]) -> str:

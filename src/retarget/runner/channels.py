@@ -19,7 +19,7 @@ def unreachable_channel(channels: Iterable[str]) -> str:
     for channel in channels:
         reason = _obstacle(channel)
         if reason:
-            return f"{channel} cannot be reached: {reason}"
+            return f"channel {channel} cannot be reached: {reason}"
     return ""
 
 
@@ -46,8 +46,12 @@ def _obstacle(channel: str) -> str:
     except (OSError, ValueError) as error:
         cause = error.reason if isinstance(error, URLError) else error
         # py-rattler may trust other certificates than this Python
-        return "" if isinstance(cause, ssl.SSLError) else str(cause)
+        return "" if isinstance(cause, ssl.SSLError) else _without_number(cause)
     return ""
+
+
+def _without_number(cause: object) -> str:
+    return str(getattr(cause, "strerror", None) or cause)
 
 
 def _address(channel: str) -> str:

@@ -35,7 +35,7 @@ def build(path: str, prefix: str) -> NoReturn:
         message = " ".join(str(error).split())
         code = 1
         if _is_network_error(error, message, spec["channels"]):
-            message = f"{', '.join(spec['channels'])} cannot be reached: {message[:300]}"
+            message = _unreachable(spec["channels"], message)
             code = _UNREACHABLE
         _print(message)
     os._exit(code)  # rattler's threads can crash a normal exit after the work is done
@@ -80,6 +80,14 @@ def _is_network_error(error: Exception, message: str, channels: list[str]) -> bo
         return False
     has_word = any(word in message.lower() for word in _NETWORK_WORDS)
     return has_word or bool(unreachable_channel(channels))
+
+
+def _unreachable(channels: list[str], message: str) -> str:
+    """Return the first and the last of the causes in rattler's message."""
+    causes = message.split(" Caused by: ")
+    cause = ": ".join(causes[:1] + causes[1:][-1:])
+    noun = "channel" if len(channels) == 1 else "channels"
+    return f"{noun} {', '.join(channels)} cannot be reached: {cause[:300]}"
 
 
 def _print(text: str) -> None:

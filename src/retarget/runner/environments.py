@@ -195,7 +195,8 @@ class Environments:
         folder = os.path.join(self._root, name)
         shutil.rmtree(folder, ignore_errors=True)  # what a killed build left
         os.makedirs(folder)
-        self._folder.log(f"environment {digest[:12]}: building")
+        if not self._conda_obstacle:  # else this is the second way to build it
+            self._folder.log(f"environment {digest[:12]}: building")
         try:
             prefix = os.path.join(folder, "env")
             details = self._fill(prefix, folder, spec)

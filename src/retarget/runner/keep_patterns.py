@@ -24,6 +24,21 @@ def reaches(pattern: str, folder: str) -> bool:
     return bool(positions - {len(names)})
 
 
+def below(pattern: str, folder: str) -> list[str]:
+    """Return the pattern relative to this folder: several, if a `**` may stand for more names.
+
+    The list is empty if the pattern can name nothing in the folder. `/**` is all of it.
+    """
+    names = _names(pattern)
+    positions = _skip_stars(names, {0})
+    for part in folder.strip("/").split("/"):
+        positions = _advance(names, positions, part)
+        if len(names) in positions:
+            return ["/**"]
+    end = "/" * pattern.endswith("/")
+    return [f"/{'/'.join(names[position:])}{end}" for position in sorted(positions)]
+
+
 def _names(pattern: str) -> list[str]:
     names = pattern.strip("/").split("/")
     return ["**", *names] if len(names) == 1 and not pattern.startswith("/") else names

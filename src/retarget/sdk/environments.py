@@ -14,6 +14,7 @@ from retarget.sdk.display import Columns, Displayable
 from retarget.sdk.environment_draft import EnvironmentDraft, as_string, python_version, wrong
 from retarget.sdk.environment_files import read_conda, read_pyproject
 from retarget.sdk.interpreter import own_interpreter
+from retarget.sdk.local_paths import with_extras
 from retarget.sdk.requirements import Line, from_lines, read_requirements
 
 if TYPE_CHECKING:
@@ -89,9 +90,12 @@ class Environment(Displayable):
     def from_file(cls, path: _Path, *, python: str | None = None, name: str | None = None) -> Self:
         """Read a conda (.yml, .yaml), a requirements (.txt) or a pyproject (.toml) file.
 
-        A folder stands for the pyproject file in it.
+        A folder stands for the pyproject file in it, and `.[dev]` for a project with its extras.
         """
         arguments.check("path", path, arguments.PATH)
+        project = with_extras(os.fspath(path))
+        if project is not None:
+            return cls(packages=[project], python=python, name=name)
         match Path(path).suffix.lower():
             case ".yml" | ".yaml":
                 return cls(conda=path, python=python, name=name)

@@ -86,7 +86,7 @@ def walk(
     """Yield the path and the entry of every file of the snapshot.
 
     A folder that was deleted is skipped. Raise Invalid, at the end, for a pattern of `include` that
-    matches nothing.
+    matches nothing, unless it is optional.
 
     Args:
         folder: The folder to walk.
@@ -215,10 +215,12 @@ class _Walk:
     def _finish(self) -> None:
         for path, rule in self._excluded.rules().items():
             self._exclude(path, rule)
+        if self._include.is_optional:
+            return
         for pattern in self._unmatched:
+            folder = os.fsdecode(self._folder)
             raise Invalid(
-                f"include: {pattern!r} matches nothing in {os.fsdecode(self._folder)}",
-                field="include",
+                f"{self._include.origin}: {pattern!r} matches nothing in {folder}", field="include"
             )
 
 

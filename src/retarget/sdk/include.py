@@ -1,12 +1,12 @@
-"""The paths and patterns of `--include`: what a user sends although a rule excludes it."""
+"""The paths and patterns of `include`: what a user sends although a rule excludes it."""
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from retarget.core.errors import Invalid
-from retarget.runner.keep_patterns import matches, reaches
+from retarget.runner.keep_patterns import below, matches, reaches
 from retarget.sdk import arguments
 
 _WILDCARDS = frozenset("*?[")
@@ -18,6 +18,8 @@ class Include:
 
     paths: frozenset[bytes] = frozenset()
     patterns: tuple[str, ...] = ()
+    origin: str = "include"  # where the user wrote them, for messages
+    is_optional: bool = False  # patterns may match nothing: the code folder is a part of a project
 
     def patterns_of(self, path: bytes, *, is_folder: bool) -> list[str]:
         """Return the patterns that name this path itself, and not a folder that it is in."""
@@ -93,12 +95,43 @@ def resolve_include(folder: Path, include: object) -> Include:
 
     A string with `*`, `?` or `[` is a pattern, unless a file or folder has exactly this path.
     """
+    if isinstance(include, Include):
+        return include
     expected = "a list of paths and patterns, such as ['data/', '*.csv']"
     texts = arguments.strings("include", include, expected) if include is not None else ()
     root = os.path.realpath(folder)
     patterns = [text for text in texts if is_pattern(root, text)]
     paths = frozenset(_inside(root, text) for text in texts if text not in patterns)
     return Include(paths, tuple(_pattern_inside(root, text) for text in patterns))
+
+
+def include_below(folder: Path, code: Path, include: object, origin: str) -> Include:
+    """Return what a folder includes of the code folder in it: both may be the same.
+
+    Raise Invalid, which names the origin, for a path that is not in the folder.
+    """
+    try:
+        whole = replace(resolve_include(folder, include), origin=origin)
+    except Invalid as error:
+        raise Invalid(str(error).replace("include", origin, 1), field="include") from None
+    if code == folder:
+        return whole
+    name = os.path.relpath(code, folder)
+    paths = (_path_below(os.fsencode(name), path) for path in whole.paths)
+    patterns = [inside for pattern in whole.patterns for inside in below(pattern, name)]
+    return replace(
+        whole,
+        paths=frozenset(path for path in paths if path is not None),
+        patterns=tuple(patterns),
+        is_optional=True,
+    )
+
+
+def _path_below(code: bytes, path: bytes) -> bytes | None:
+    """Return a path relative to the code folder; an empty one if the code folder is in it."""
+    if path in (b"", code, *parents(code)):
+        return b""
+    return path.removeprefix(code + b"/") if path.startswith(code + b"/") else None
 
 
 def is_pattern(folder: str, text: str) -> bool:
@@ -109,7 +142,7 @@ def is_pattern(folder: str, text: str) -> bool:
 def _pattern_inside(root: str, text: str) -> str:
     pattern = text.removeprefix(root if text.startswith(f"{root}/") else "")
     if ".." in pattern.split("/"):
-        raise Invalid(f"include: {text!r} is not in the code folder {root}", field="include")
+        raise Invalid(f"include: {text!r} is not in {root}", field="include")
     names = [name for name in pattern.split("/") if name not in ("", ".")]
     is_anchored = pattern.startswith(("/", "./"))
     return f"{'/' * is_anchored}{'/'.join(names)}{'/' * pattern.endswith('/')}"
@@ -119,7 +152,7 @@ def _inside(root: str, path: str) -> bytes:
     full = os.path.normpath(os.path.join(root, path))
     parent = os.path.realpath(os.path.dirname(full))
     if os.path.commonpath([root, full]) != root:
-        raise Invalid(f"include: {path!r} is not in the code folder {root}", field="include")
+        raise Invalid(f"include: {path!r} is not in {root}", field="include")
     if not path.strip() or not os.path.lexists(full):
         raise Invalid(f"include: {path!r} does not exist in {root}", field="include")
     if full != root and parent != os.path.dirname(full):

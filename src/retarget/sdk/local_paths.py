@@ -70,6 +70,16 @@ def is_folder(name: str, folder: Path = Path()) -> bool:
     return (name in (".", "..") or "/" in name) and os.path.isdir(folder / name)
 
 
+def with_extras(name: str, folder: Path = Path()) -> str | None:
+    """Return the requirement that names a project with extras: `.[dev]`; None for other names."""
+    path, bracket, extras = name.partition("[")
+    if not (bracket and extras.endswith("]") and path and os.path.exists(folder / path)):
+        return None
+    if not os.path.isdir(folder / path):
+        path = os.path.dirname(path)  # of a pyproject.toml
+    return f"{os.path.abspath(folder / path)}[{extras}"
+
+
 def _absolute(path: str, folder: Path) -> Path:
     if path.startswith("file:"):
         path = unquote(re.sub(r"^file:(//(localhost)?)?", "", path))

@@ -2,13 +2,14 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from retarget.core.errors import Invalid
+from retarget.sdk.code_folder import is_too_much
 from retarget.sdk.environment_draft import (
     EnvironmentDraft,
     as_mapping,
@@ -59,12 +60,13 @@ class OwnPackage:
 
     def to_json(self, code: Path) -> dict[str, Any]:
         """Return it with paths relative to the code folder; raise Invalid if it is outside."""
-        inside = os.path.relpath(os.path.realpath(self.path), os.path.realpath(code))
+        root = os.path.realpath(code)
+        inside = os.path.relpath(os.path.realpath(self.path), root)
         if inside.split(os.sep)[0] == "..":
             raise wrong(
                 self.source,
-                f"{self.path} is outside of the code folder {code}; send a folder that contains "
-                "both (--code), or copy the package into the code folder",
+                f"{os.path.normpath(self.path)} is outside of the code folder {code}; "
+                f"{_advice_outside(self.path, code)}",
             )
         roots = [os.path.normpath(os.path.join(inside, root)) for root in self.roots]
         fields = {"name": self.name, "version": self.version, "requires": list(self.requires)}
@@ -191,7 +193,8 @@ class _Reader:
             self._extras[package.name].add(extra)
             if extra not in lists:
                 if not (package.with_dependencies or package.path.is_file()):
-                    raise wrong(package.source, f"{package.name} has no extra {extra!r}")
+                    guess = _similar(extra, lists)
+                    raise wrong(package.source, f"{package.name} has no extra {extra!r}{guess}")
                 continue
             source = f"{package.path}: optional-dependencies.{extra}"
             self._follow(package, tuple(as_strings(source, lists[extra])))
@@ -265,6 +268,20 @@ def _allows(line: str, version: str) -> bool:
     with suppress(InvalidVersion, InvalidSpecifier):
         return version == UNKNOWN_VERSION or specifier.contains(version, prereleases=True)
     return True
+
+
+def _advice_outside(package: Path, code: Path) -> str:
+    both = os.path.commonpath([os.path.realpath(package), os.path.realpath(code)])
+    if is_too_much(Path(both)):
+        return "copy the package into the code folder"
+    return f"send a folder that contains both: --code {os.path.relpath(both)}"
+
+
+def _similar(extra: str, extras: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    matches = get_close_matches(extra, extras, n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
 
 
 def _extras(line: str) -> frozenset[str]:

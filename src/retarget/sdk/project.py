@@ -1,7 +1,7 @@
 """Reads retarget.toml, the settings of a project, and fills in what the caller did not set."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +11,7 @@ from retarget.core.toml import check_keys, parse_toml, suggest
 from retarget.core.units import parse_duration, parse_memory
 from retarget.sdk import arguments
 from retarget.sdk.ignore import ProjectRules
-from retarget.sdk.include import is_pattern
+from retarget.sdk.include import include_below
 from retarget.sdk.toml_files import read_settings_file
 
 NAME = "retarget.toml"
@@ -45,7 +45,8 @@ class Project:
         if "environment" in used:
             used["environment"] = self._environment(str(used["environment"]))
         if "include" in used:
-            used["include"] = self._include(used["include"])
+            origin = f"{self.folder / NAME}: include"
+            used["include"] = include_below(self.folder, self.code, used["include"], origin)
         patterns = used.pop("ignore", None)
         ignore = None if patterns is None else ProjectRules(self.folder, tuple(patterns))
         chosen = used.pop("target", target)
@@ -58,35 +59,12 @@ class Project:
             arguments.check(table, callers, arguments.MAPPING)
         return {**own, **(callers or {})}, [key for key in own if key not in (callers or {})]
 
-    def _include(self, paths: Iterable[str]) -> list[str]:
-        """Return what is in the code folder of these paths, relative to it."""
-        inside: list[str] = []
-        for path in paths:
-            if is_pattern(str(self.folder), path):
-                raise Invalid(
-                    f"{self.folder / NAME}: include: {path!r} is a pattern; list paths here, or "
-                    f"pass --include {path!r}",
-                    field="include",
-                )
-            full = os.path.normpath(self.folder / path)
-            is_inside = os.path.commonpath([full, self.folder]) == str(self.folder)
-            if not path.strip() or not is_inside or not os.path.lexists(full):
-                problem = "does not exist" if is_inside else "is not"
-                raise Invalid(
-                    f"{self.folder / NAME}: include: {path!r} {problem} in {self.folder}",
-                    field="include",
-                )
-            common = os.path.commonpath([full, self.code])
-            if common in (full, str(self.code)):
-                inside.append("." if common == full else os.path.relpath(full, self.code))
-        return inside
-
     def _environment(self, name: str) -> Any:
         from retarget.sdk.environments import Environment
-        from retarget.sdk.local_paths import is_folder
+        from retarget.sdk.local_paths import is_folder, with_extras
 
         path = self.folder / name
-        if path.is_file() or is_folder(name, self.folder):
+        if path.is_file() or is_folder(name, self.folder) or with_extras(name, self.folder):
             return Environment.from_file(path)
         if "/" in name or name.endswith((".yml", ".yaml", ".txt", ".toml")):
             raise Invalid(f"{self.folder / NAME}: environment: the file {path} does not exist")
@@ -214,7 +192,7 @@ _RULES = {
     "retries": arguments.COUNT,
     "timeout": arguments.DURATION,
     "priority": arguments.COUNT,
-    "include": ((list,), "a list of paths, such as ['data/']"),
+    "include": ((list,), "a list of paths and patterns, such as ['data/', '*.csv']"),
     "ignore": ((list,), "a list of patterns as in .gitignore, such as ['*.bin']"),
     "keep": ((str, list), "'none', 'all' or a list of patterns, such as ['*.pt']"),
 }

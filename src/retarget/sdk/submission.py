@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 from retarget.core.errors import Invalid
 from retarget.core.units import parse_duration, parse_memory
 from retarget.sdk import arguments, notebooks
+from retarget.sdk.code_folder import describe_too_much, is_too_much
 from retarget.sdk.environments import Environment
 from retarget.sdk.records import KnownEnvironment
 
@@ -199,7 +200,7 @@ def _folder_of(path: Path) -> Path:
         return current
     if is_too_much(path.parent):
         raise Invalid(
-            f"the script {path.name!r} is in {path.parent}, {_too_much(path.parent)}; move "
+            f"the script {path.name!r} is in {path.parent}, {describe_too_much(path.parent)}; move "
             "the script to its own folder, or set the code folder (--code)",
             field="code",
         )
@@ -210,7 +211,7 @@ def _current_folder() -> Path:
     current = _working_folder()
     if is_too_much(current):
         raise Invalid(
-            f"the current folder is {current}, {_too_much(current)}; change to another "
+            f"the current folder is {current}, {describe_too_much(current)}; change to another "
             "folder, or set the code folder (--code)",
             field="code",
         )
@@ -222,17 +223,6 @@ def _working_folder() -> Path:
         return Path.cwd()
     except FileNotFoundError as error:
         raise Invalid("the current folder was deleted; change to another folder") from error
-
-
-def _too_much(folder: Path) -> str:
-    name = "disk" if os.path.realpath(folder) == "/" else "home folder"
-    return f"so this would send your whole {name}"
-
-
-def is_too_much(folder: Path) -> bool:
-    """Whether the folder is `/` or the user's home: nobody means to send that."""
-    real = os.path.realpath(folder)
-    return real in ("/", os.path.realpath(os.path.expanduser("~")))
 
 
 def _path_in(folder: Path, path: Path) -> PurePosixPath | None:

@@ -9,8 +9,8 @@ from typing import Any
 from retarget.core.exclusions import MAX_SURROUNDINGS
 from retarget.runner.default_exclusions import is_always_excluded
 from retarget.sdk import notebooks
+from retarget.sdk.code_folder import is_too_much
 from retarget.sdk.project import folders_of_repository
-from retarget.sdk.submission import is_too_much
 
 _MAX_SCRIPT_BYTES = 1 << 20
 # a string that begins with `..`, also in a notebook, where quotes are escaped; not its pattern

@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # only a submission needs these: other commands start faster 
     from pathlib import Path
 
     from retarget.sdk.ignore import ProjectRules
+    from retarget.sdk.include import Include
     from retarget.sdk.project import Filled
     from retarget.sdk.snapshot import Scan
     from retarget.sdk.submission import (
@@ -446,7 +447,7 @@ class Workspace(Displayable):
 def read_folder(
     folder: Path,
     *,
-    include: Sequence[str] | None = None,
+    include: "Sequence[str] | Include | None" = None,
     ignore: "ProjectRules | None" = None,
     reading: "ScanProgress | None" = None,
     accept_refused: bool = False,
