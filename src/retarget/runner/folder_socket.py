@@ -14,15 +14,17 @@ _CONNECT_SECONDS = 10.0  # for a listener whose queue is full
 
 
 def listen(folder: str, name: str, backlog: int) -> socket.socket:
-    """Listen on a socket file, which replaces an old one."""
+    """Listen on a socket file, which replaces an old one. It never refuses a connection."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    part = f"{name}.part"  # whoever connects between `bind` and `listen` is refused
     try:
         try:
-            os.unlink(os.path.join(folder, name))
+            os.unlink(os.path.join(folder, part))
         except FileNotFoundError:
             pass
-        _with_short_path(folder, name, listener.bind)
+        _with_short_path(folder, part, listener.bind)
         listener.listen(backlog)
+        os.rename(os.path.join(folder, part), os.path.join(folder, name))
     except BaseException:
         listener.close()
         raise
