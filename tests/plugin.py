@@ -49,7 +49,7 @@ class Config(BaseModel):
 class Driver:
     Config = Config
 
-    def __init__(self, config):
+    def __init__(self, config, links):
         self.config = config
 
     def check(self):

@@ -22,6 +22,7 @@ from retarget.core.driver import Driver, Handle, Launch, Observation, Phase
 from retarget.core.home import Home
 from retarget.core.jobs import Attempt, Job, JobSpec
 from retarget.core.leases import ServerRecord
+from retarget.core.links import Links
 from retarget.core.names import new_id
 from retarget.core.states import JobState
 from retarget.core.targets import Inventory, Node, Target
@@ -47,7 +48,7 @@ class StubDriver:
 
     Config: ClassVar[type[BaseModel]] = BaseModel
 
-    def __init__(self, config: Any = None) -> None:
+    def __init__(self, config: Any = None, links: Links | None = None) -> None:
         self.calls: list[tuple[str, str]] = []
         self.inventory = one_node()
         self.check_error: Exception | None = None

@@ -14,13 +14,15 @@ pytest.importorskip("rattler")
 _CHECK = """
 import os, sys
 sys.path[:] = [*(path for path in sys.path if not path.endswith("-packages")), *sys.argv[1:3]]
-from retarget.drivers._channels import NO_RATTLER, channels_obstacle, has_rattler
+from retarget.core.links import Links
+from retarget.drivers._channels import NO_RATTLER, CondaChannels, has_rattler
+obstacle = CondaChannels(Links()).obstacle
 assert not has_rattler()
-assert channels_obstacle(["file:///"]) == NO_RATTLER
+assert obstacle(["file:///"]) == NO_RATTLER
 os.symlink(sys.argv[3], os.path.join(sys.argv[2], "rattler"))
 assert has_rattler()
-assert channels_obstacle(["file:///"]) == ""
-assert "/none does not exist" in channels_obstacle(["file:///", "file:///none"])
+assert obstacle(["file:///"]) == ""
+assert "/none does not exist" in obstacle(["file:///", "file:///none"])
 """
 
 

@@ -7,18 +7,17 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from retarget.core.driver import Caches, Driver, Handle, Launch, Phase, ValidatesEnvironments
 from retarget.core.environments import Environment
 from retarget.core.errors import Conflict, Invalid, LaunchRejected, NotReady, TargetUnreachable
-from retarget.drivers import _container_payload, container
+from retarget.core.links import Links
+from retarget.drivers import _container_payload
 from retarget.drivers import connect as connect_to
-from retarget.drivers._docker_client import client
+from retarget.drivers._docker_client import DockerClients
 from retarget.testing import Connect, ContractHarness, DriverContract, Receiver
 from tests.runner.harness import wheel
 from tests.testbeds.engines import IMAGE, Engine
@@ -35,15 +34,16 @@ class ContainerHarness:
     engine: Engine
     scripts_outlive_runners = False  # the runner is the first process of its container
 
-    def connected(self, engine: Engine) -> Iterator[Connect]:
+    def connected(self, engine: Engine, links: Links) -> Connect:
         self.engine = engine
         config = {"engine": engine.url, "image": IMAGE, "linger": 30}
-        yield lambda: connect_to("container", config)
-        _release(config)
+        return lambda: connect_to("container", config, links)
 
     @pytest.fixture
-    def connect_nowhere(self) -> Connect:
-        return lambda: connect_to("container", {"engine": "unix:///nowhere.sock", "image": IMAGE})
+    def connect_nowhere(self, links: Links) -> Connect:
+        return lambda: connect_to(
+            "container", {"engine": "unix:///nowhere.sock", "image": IMAGE}, links
+        )
 
     def runner_pids(self, handle: Handle) -> list[int]:
         return [
@@ -87,21 +87,15 @@ class ContainerHarness:
 @pytest.mark.targets
 class TestDocker(ContainerHarness, DriverContract):
     @pytest.fixture
-    def connect(self, docker: Engine) -> Iterator[Connect]:
-        yield from self.connected(docker)
+    def connect(self, docker: Engine, links: Links) -> Connect:
+        return self.connected(docker, links)
 
 
 @pytest.mark.targets
 class TestPodman(ContainerHarness, DriverContract):
     @pytest.fixture
-    def connect(self, podman: Engine) -> Iterator[Connect]:
-        yield from self.connected(podman)
-
-
-def _release(config: dict[str, Any]) -> None:
-    driver = connect_to("container", config)
-    assert isinstance(driver, container.Driver)
-    driver.release()
+    def connect(self, podman: Engine, links: Links) -> Connect:
+        return self.connected(podman, links)
 
 
 def _pids(pid: int) -> list[int]:
@@ -124,8 +118,8 @@ class TestMessages(ContainerHarness, ContractHarness):
     """Every problem with containers has its own message."""
 
     @pytest.fixture
-    def connect(self, docker: Engine) -> Iterator[Connect]:
-        yield from self.connected(docker)
+    def connect(self, docker: Engine, links: Links) -> Connect:
+        return self.connected(docker, links)
 
     def test_the_inventory_of_the_engine_is_reported(self, driver: Driver) -> None:
         inventory = driver.check()
@@ -169,9 +163,11 @@ class TestMessages(ContainerHarness, ContractHarness):
         assert "image 'localhost:1/no/image:1' is being pulled" in messages[0]
         assert "image 'localhost:1/no/image:1' cannot be pulled" in messages[-1]
 
-    def test_an_image_without_python_is_named(self, receiver: Receiver, docker: Engine) -> None:
+    def test_an_image_without_python_is_named(
+        self, receiver: Receiver, docker: Engine, links: Links
+    ) -> None:
         driver = connect_to(
-            "container", {"engine": docker.url, "image": IMAGE, "python": "python9"}
+            "container", {"engine": docker.url, "image": IMAGE, "python": "python9"}, links
         )
         launch = self.new_launch(receiver, "true")
         self.launches.remove(launch)
@@ -201,9 +197,11 @@ class TestMessages(ContainerHarness, ContractHarness):
 
     @pytest.mark.parametrize("network", ["host", "none", "bridge"])
     def test_a_server_on_loopback_is_reached_from_every_network(
-        self, receiver: Receiver, docker: Engine, network: str
+        self, receiver: Receiver, docker: Engine, network: str, links: Links
     ) -> None:
-        driver = connect_to("container", {"engine": docker.url, "image": IMAGE, "network": network})
+        driver = connect_to(
+            "container", {"engine": docker.url, "image": IMAGE, "network": network}, links
+        )
         reports = self.run_shell(driver, receiver, "echo here")
         assert reports.stream() == b"here\n"
 
@@ -250,41 +248,41 @@ class TestMessages(ContainerHarness, ContractHarness):
         assert "does not answer" not in str(raised.value)
         driver.forget(Handle(launch.key))
 
-    def test_a_job_without_an_image_is_refused(self, docker: Engine) -> None:
-        driver = connect_to("container", {"engine": docker.url})
+    def test_a_job_without_an_image_is_refused(self, docker: Engine, links: Links) -> None:
+        driver = connect_to("container", {"engine": docker.url}, links)
         assert isinstance(driver, ValidatesEnvironments)
         with pytest.raises(Invalid, match="image is missing"):
             driver.validate_environment(Environment())
 
-    def test_the_message_of_ssh_about_a_remote_engine_is_reported(self) -> None:
-        driver = connect_to("container", {"engine": "ssh://nobody@127.0.0.1:1"})
+    def test_the_message_of_ssh_about_a_remote_engine_is_reported(self, links: Links) -> None:
+        driver = connect_to("container", {"engine": "ssh://nobody@127.0.0.1:1"}, links)
         with pytest.raises(TargetUnreachable, match=r"127\.0\.0\.1 port 1: Connection refused"):
             driver.check()
 
-    def test_an_engine_must_have_an_address(self) -> None:
+    def test_an_engine_must_have_an_address(self, links: Links) -> None:
         with pytest.raises(Invalid, match=r"must be unix:///PATH, tcp://HOST:PORT"):
-            connect_to("container", {"engine": "docker"})
+            connect_to("container", {"engine": "docker"}, links)
 
     @pytest.mark.parametrize(
         "engine", ["tcp://[::1", "ssh://h:abc", "tcp://h:99999999", "tcp://h", "tcp://"]
     )
-    def test_an_invalid_engine_address_is_refused(self, engine: str) -> None:
+    def test_an_invalid_engine_address_is_refused(self, engine: str, links: Links) -> None:
         with pytest.raises(Invalid, match="not a valid engine address"):
-            connect_to("container", {"engine": engine})
+            connect_to("container", {"engine": engine}, links)
 
     @pytest.mark.parametrize("name", ["image", "network", "python"])
     @pytest.mark.parametrize("value", ["a b", "a\nb", "", "\ud800", "a\0"])
-    def test_a_name_is_one_word(self, name: str, value: str) -> None:
+    def test_a_name_is_one_word(self, name: str, value: str, links: Links) -> None:
         with pytest.raises(Invalid, match=rf"{name}: .*(must be one word|valid string)"):
-            connect_to("container", {name: value})
+            connect_to("container", {name: value}, links)
 
-    def test_a_password_in_an_address_is_not_repeated(self) -> None:
+    def test_a_password_in_an_address_is_not_repeated(self, links: Links) -> None:
         with pytest.raises(Invalid) as raised:
-            connect_to("container", {"engine": "tcp://me:s3cret@h:1:2"})
+            connect_to("container", {"engine": "tcp://me:s3cret@h:1:2"}, links)
         assert "s3cret" not in str(raised.value)
 
-    def test_a_missing_network_is_reported(self, docker: Engine) -> None:
-        driver = connect_to("container", {"engine": docker.url, "network": "nowhere"})
+    def test_a_missing_network_is_reported(self, docker: Engine, links: Links) -> None:
+        driver = connect_to("container", {"engine": docker.url, "network": "nowhere"}, links)
         with pytest.raises(TargetUnreachable, match=r"no network 'nowhere'; it has bridge, host"):
             driver.check()
 
@@ -294,13 +292,13 @@ class TestImages(ContainerHarness, ContractHarness):
     """Launches wait for their images, which arrive or fail."""
 
     @pytest.fixture(params=["docker", "podman"])
-    def connect(self, request: pytest.FixtureRequest) -> Iterator[Connect]:
-        yield from self.connected(request.getfixturevalue(request.param))
+    def connect(self, request: pytest.FixtureRequest, links: Links) -> Connect:
+        return self.connected(request.getfixturevalue(request.param), links)
 
     def test_a_job_runs_as_the_user_of_its_image(
-        self, driver: Driver, receiver: Receiver, tmp_path: Path
+        self, driver: Driver, receiver: Receiver, tmp_path: Path, links: Links
     ) -> None:
-        image = self._image(tmp_path, "1235")
+        image = self._image(tmp_path, "1235", links)
         code = receiver.add_snapshot({"word": b"code"})
         script = "id -u; cat word; id -u > outputs/who"
         reports = self.run_shell(
@@ -315,13 +313,13 @@ class TestImages(ContainerHarness, ContractHarness):
         assert reports.outputs == {"outputs/who": b"1235\n"}
 
     def test_the_caches_of_different_users_do_not_interfere(
-        self, driver: Driver, receiver: Receiver, tmp_path: Path
+        self, driver: Driver, receiver: Receiver, tmp_path: Path, links: Links
     ) -> None:
         pip = ["--no-index", "--find-links /wheels", "tinypkg"]
         code = receiver.add_snapshot({"word": b"code"})
         script = "import os, tinypkg; print(os.getuid(), open('word').read())"
         for user in ("0", "1235", "1236", "1235", "app"):
-            image = self._image(tmp_path, user)
+            image = self._image(tmp_path, user, links)
             launch = self.new_launch(
                 receiver,
                 *("python", "-c", script),
@@ -333,9 +331,9 @@ class TestImages(ContainerHarness, ContractHarness):
             assert reports.stream().decode() == f"{user.replace('app', '1237')} code\n"
 
     def test_a_required_package_is_installed_beside_the_python_of_an_image(
-        self, driver: Driver, receiver: Receiver, tmp_path: Path
+        self, driver: Driver, receiver: Receiver, tmp_path: Path, links: Links
     ) -> None:
-        image = self._image(tmp_path, "1235")
+        image = self._image(tmp_path, "1235", links)
         for is_first in (True, False):
             launch = self.new_launch(
                 receiver,
@@ -434,7 +432,7 @@ class TestImages(ContainerHarness, ContractHarness):
     def _image_threads(self) -> list[str]:
         return [thread.name for thread in threading.enumerate() if thread.name.startswith("image ")]
 
-    def _image(self, folder: Path, user: str) -> str:
+    def _image(self, folder: Path, user: str, links: Links) -> str:
         """Build an image with a user, and with a package to install."""
         wheel(folder / "wheels", "tinypkg", "1.0")
         (folder / "passwd").write_text("root:x:0:0::/:/bin/sh\napp:x:1237:1237::/:/bin/sh\n")
@@ -442,6 +440,7 @@ class TestImages(ContainerHarness, ContractHarness):
         copied = "wheels /wheels", "passwd /etc/", "uv.toml /etc/uv/"
         lines = f"FROM {IMAGE}", *(f"COPY {files}" for files in copied), f"USER {user}"
         (folder / "Dockerfile").write_text("\n".join(lines))
-        for _ in client(self.engine.url).build(path=str(folder), tag="localhost/who:test"):
+        api = links.get(DockerClients).get(self.engine.url)
+        for _ in api.build(path=str(folder), tag="localhost/who:test"):
             pass
         return "localhost/who:test"

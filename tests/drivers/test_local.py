@@ -22,6 +22,7 @@ import pytest
 from retarget.core.driver import Driver, Handle, Launch, Phase
 from retarget.core.environments import Environment
 from retarget.core.errors import Conflict, Invalid, LaunchRejected, TargetUnreachable
+from retarget.core.links import Links
 from retarget.drivers import connect as connect_to
 from retarget.drivers import local
 from retarget.runner import host
@@ -35,13 +36,13 @@ class LocalHarness:
     root: Path
 
     @pytest.fixture
-    def connect(self, tmp_path: Path) -> Connect:
+    def connect(self, tmp_path: Path, links: Links) -> Connect:
         self.root = tmp_path / "root"
-        return lambda: connect_to("local", {"root": str(self.root), "linger": 30})
+        return lambda: connect_to("local", {"root": str(self.root), "linger": 30}, links)
 
     @pytest.fixture
-    def connect_nowhere(self) -> Connect:
-        return lambda: connect_to("local", {"root": "/proc/nowhere"})
+    def connect_nowhere(self, links: Links) -> Connect:
+        return lambda: connect_to("local", {"root": "/proc/nowhere"}, links)
 
     def runner_pids(self, handle: Handle) -> list[int]:
         folder = str(self.root / "launches" / handle).encode()
@@ -276,7 +277,7 @@ class TestHost(LocalHarness, ContractHarness):
         shutil.rmtree(folder)
 
     def test_blobs_on_the_machine_are_not_downloaded(
-        self, receiver: Receiver, connect: Connect, tmp_path: Path
+        self, receiver: Receiver, connect: Connect, tmp_path: Path, links: Links
     ) -> None:
         snapshot = receiver.add_snapshot({"a.sh": b"echo here"})
         for digest, content in receiver.blobs.items():
@@ -285,7 +286,7 @@ class TestHost(LocalHarness, ContractHarness):
         connect()
         config = {"root": str(self.root), "blobs": [str(tmp_path / "blobs")]}
         launch = self.new_launch(receiver, "sh", "a.sh", snapshot=snapshot)
-        reports = self.run(connect_to("local", config), receiver, launch)
+        reports = self.run(connect_to("local", config, links), receiver, launch)
         assert reports.stream() == b"here\n"
         assert not [request for request in receiver.requests if "blobs" in request]
 
@@ -306,25 +307,29 @@ class TestHost(LocalHarness, ContractHarness):
         modes = [stat.S_IMODE((folder / name).stat().st_mode) for name in ("", "launch.json")]
         assert modes == [0o700, 0o600]
 
-    def test_the_inventory_has_the_configured_size(self, tmp_path: Path) -> None:
+    def test_the_inventory_has_the_configured_size(self, tmp_path: Path, links: Links) -> None:
         config = {"root": str(tmp_path), "cpus": 1.5, "memory": 2**30}
-        node = connect_to("local", config).check().nodes[0]
+        node = connect_to("local", config, links).check().nodes[0]
         assert (node.cpus, node.memory) == (1.5, 2**30)
 
     @pytest.mark.parametrize("parent", ["", "/dev/shm"], ids=["on disk", "in memory"])
-    def test_a_check_creates_the_folder_for_launches(self, tmp_path: Path, parent: str) -> None:
+    def test_a_check_creates_the_folder_for_launches(
+        self, tmp_path: Path, parent: str, links: Links
+    ) -> None:
         """On any file system: the ext4 flag that it sets is only a hint."""
         if not os.path.isdir(parent or tmp_path):
             pytest.skip(f"{parent} does not exist")
         with tempfile.TemporaryDirectory(dir=parent or tmp_path) as root:
             for _ in range(2):
-                connect_to("local", {"root": root}).check()
+                connect_to("local", {"root": root}, links).check()
             assert stat.S_IMODE(os.stat(f"{root}/launches").st_mode) == 0o700
 
-    def test_a_folder_that_cannot_be_created_is_reported(self, tmp_path: Path) -> None:
+    def test_a_folder_that_cannot_be_created_is_reported(
+        self, tmp_path: Path, links: Links
+    ) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(TargetUnreachable, match="cannot create"):
-            connect_to("local", {"root": str(tmp_path / "file" / "root")}).check()
+            connect_to("local", {"root": str(tmp_path / "file" / "root")}, links).check()
 
 
 class TestReusedRunners(LocalHarness, ContractHarness):
@@ -467,7 +472,7 @@ class TestForgetting:
 class TestInterpreters:
     def validate(self, python: str | Path) -> None:
         config = local.Config.model_validate({"root": "/nowhere"})
-        local.Driver(config).validate_environment(Environment(python=str(python)))
+        local.Driver(config, Links()).validate_environment(Environment(python=str(python)))
 
     def test_this_python_is_accepted(self) -> None:
         self.validate(sys.executable)
@@ -507,19 +512,19 @@ class TestInterpreters:
             self.validate(python)
         self.validate(_program(python, "printf '3 11'"))
 
-    def test_a_python_version_is_not_checked_as_a_path(self) -> None:
+    def test_a_python_version_is_not_checked_as_a_path(self, links: Links) -> None:
         config = local.Config.model_validate({"root": "/nowhere"})
-        local.Driver(config).validate_environment(
+        local.Driver(config, links).validate_environment(
             Environment(kind="system", python="3.11", pip=("six",))
         )
 
 
 class TestEnvironments(LocalHarness, ContractHarness):
     def test_an_environment_is_built_listed_kept_while_used_and_removed(
-        self, connect: Connect, receiver: Receiver
+        self, connect: Connect, receiver: Receiver, links: Links
     ) -> None:
         connect()
-        driver = local.Driver(local.Config.model_validate({"root": self.root}))
+        driver = local.Driver(local.Config.model_validate({"root": self.root}), links)
         assert driver.environments() == []
         environment = Environment(kind="system")
         code = "import sys; print(sys.prefix, flush=True); import time; time.sleep(60)"

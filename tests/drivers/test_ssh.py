@@ -6,8 +6,9 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from retarget.core.driver import Driver, Handle, Launch, Phase
 from retarget.core.errors import Invalid, TargetUnreachable
+from retarget.core.links import Links
 from retarget.core.targets import Inventory
 from retarget.drivers import connect as connect_to
 from retarget.drivers import ssh
@@ -42,7 +44,7 @@ class SshHarness:
     root: str
 
     @pytest.fixture
-    def connect(self, ssh_host: SshHost, tmp_path: Path) -> Iterator[Connect]:
+    def connect(self, ssh_host: SshHost, tmp_path: Path, links: Links) -> Connect:
         self.ssh_host = ssh_host
         self.root = f"~/{tmp_path.name}"
         config = {
@@ -51,12 +53,11 @@ class SshHarness:
             "root": self.root,
             "linger": 30,
         }
-        yield lambda: connect_to("ssh", config)
-        _release(config)
+        return lambda: connect_to("ssh", config, links)
 
     @pytest.fixture
-    def connect_nowhere(self) -> Connect:
-        return lambda: connect_to("ssh", {"address": "127.0.0.1", "port": 9, "timeout": 5})
+    def connect_nowhere(self, links: Links) -> Connect:
+        return lambda: connect_to("ssh", {"address": "127.0.0.1", "port": 9, "timeout": 5}, links)
 
     def runner_pids(self, handle: Handle) -> list[int]:
         key = handle.partition("@")[0]
@@ -101,12 +102,6 @@ def _write_bashrc(ssh_host: SshHost, commands: str) -> None:
     (ssh_host.home_of("ml") / ".bashrc").write_text(f"{commands}\n")
 
 
-def _release(config: dict[str, Any]) -> None:
-    driver = connect_to("ssh", config)
-    assert isinstance(driver, ssh.Driver)
-    driver.release()
-
-
 def _pid_inside(pid: int) -> int:
     for line in _read(Path(f"/proc/{pid}/status")).decode().splitlines():
         if line.startswith("NSpid:"):
@@ -125,21 +120,16 @@ class TestAttaching:
     """Every problem of a host has its own message."""
 
     @pytest.fixture
-    def check(self, ssh_host: SshHost) -> Iterator[Check]:
-        used: list[dict[str, Any]] = []
-
+    def check(self, ssh_host: SshHost, links: Links) -> Check:
         def check(**config: Any) -> tuple[Inventory, dict[str, Any]]:
             settings = {"address": f"ml@{ssh_host.address}", "timeout": 20}
             if "password" not in config:
                 settings["key"] = ssh_host.key.read_text()
-            used.append(settings | config)
-            driver = connect_to("ssh", used[-1])
+            driver = connect_to("ssh", settings | config, links)
             assert isinstance(driver, ssh.Driver)
             return driver.check(), driver.settle()
 
-        yield check
-        for config in used:
-            _release(config)
+        return check
 
     def test_the_inventory_of_a_host_is_reported(self, check: Check, ssh_host: SshHost) -> None:
         inventory, settings = check()
@@ -184,9 +174,11 @@ class TestAttaching:
             check(key=locked, passphrase="open barley")
         assert check(key=locked, passphrase="open sesame")[0].nodes
 
-    def test_an_invalid_key_is_reported(self, check: Check) -> None:
+    def test_an_invalid_key_is_reported(self, check: Check, links: Links) -> None:
         with pytest.raises(Invalid, match="this is not a private key"):
-            connect_to("ssh", {"address": "lab1", "key": "ssh-ed25519 AAAA of the wrong half"})
+            connect_to(
+                "ssh", {"address": "lab1", "key": "ssh-ed25519 AAAA of the wrong half"}, links
+            )
         broken = "-----BEGIN OPENSSH PRIVATE KEY-----\nabc\n-----END OPENSSH PRIVATE KEY-----\n"
         with pytest.raises(TargetUnreachable, match="the key cannot be read"):
             check(key=broken)
@@ -204,10 +196,10 @@ class TestAttaching:
         ],
     )
     def test_contradictory_settings_are_refused(
-        self, config: dict[str, Any], sentence: str
+        self, config: dict[str, Any], sentence: str, links: Links
     ) -> None:
         with pytest.raises(Invalid, match=sentence):
-            connect_to("ssh", config)
+            connect_to("ssh", config, links)
 
     def test_an_unreachable_jump_host_is_named(self, check: Check) -> None:
         with pytest.raises(TargetUnreachable, match=r"at jump host 127\.0\.0\.1:1: conn"):
@@ -321,9 +313,11 @@ class TestAttaching:
             ({"address": "a", "port": 0}, "port"),
         ],
     )
-    def test_invalid_settings_are_refused(self, config: dict[str, Any], match: str) -> None:
+    def test_invalid_settings_are_refused(
+        self, config: dict[str, Any], match: str, links: Links
+    ) -> None:
         with pytest.raises(Invalid, match=match):
-            connect_to("ssh", config)
+            connect_to("ssh", config, links)
 
     @pytest.mark.parametrize(
         ("text", "expected"),
@@ -341,21 +335,19 @@ class TestAttaching:
         assert (address.host, address.user, address.port) == expected
 
 
-def test_a_full_disk_is_reported(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path, links: Links) -> None:
     require(missing_for_ssh_hosts())
     with start_ssh_hosts(1, folder=tmp_path, home_size="20m") as (ssh_host,):
         ssh_host.fill_disk()
         config = {"address": f"root@{ssh_host.address}", "key": ssh_host.key.read_text()}
         with pytest.raises(TargetUnreachable, match="the disk is full"):
-            connect_to("ssh", config).check()
-        _release(config)
+            connect_to("ssh", config, links).check()
 
 
-def test_a_launch_on_a_full_disk_can_be_polled_and_canceled(tmp_path: Path) -> None:
+def test_a_launch_on_a_full_disk_can_be_polled_and_canceled(tmp_path: Path, links: Links) -> None:
     require(missing_for_ssh_hosts())
     with start_ssh_hosts(1, folder=tmp_path, home_size="60m") as (ssh_host,):
         config = {"address": f"root@{ssh_host.address}", "key": ssh_host.key.read_text()}
-        driver = connect_to("ssh", config)
         launch = Launch.model_validate(
             {
                 "key": "k1",
@@ -365,13 +357,13 @@ def test_a_launch_on_a_full_disk_can_be_polled_and_canceled(tmp_path: Path) -> N
                 "grace_seconds": 1.0,
             }
         )
-        handle = driver.launch(launch)
-        wait_until(lambda: bool(_sleepers(ssh_host)), "it runs")
-        _release(config)
+        with closing(Links()) as earlier:
+            handle = connect_to("ssh", config, earlier).launch(launch)
+            wait_until(lambda: bool(_sleepers(ssh_host)), "it runs")
         ssh_host.kill_sshd()
         ssh_host.fill_disk()
         ssh_host.start_sshd()
-        driver = connect_to("ssh", config)
+        driver = connect_to("ssh", config, links)
         with pytest.raises(TargetUnreachable, match="the disk is full"):
             driver.check()
         assert driver.poll([handle])[0].phase is Phase.RUNNING
@@ -383,33 +375,35 @@ def test_a_launch_on_a_full_disk_can_be_polled_and_canceled(tmp_path: Path) -> N
         )
         driver.forget(handle)
         assert driver.poll([handle])[0].phase is Phase.GONE
-        _release(config)
 
 
 def _sleepers(ssh_host: SshHost) -> list[int]:
     return [pid for pid, argv in ssh_host.processes() if argv[1:] == ["600"]]
 
 
-def test_a_runner_file_truncated_by_a_power_cut_is_replaced(ssh_host: SshHost) -> None:
+def test_a_runner_file_truncated_by_a_power_cut_is_replaced(
+    ssh_host: SshHost, links: Links
+) -> None:
     config = {"address": f"root@{ssh_host.address}", "key": ssh_host.key.read_text()}
-    assert connect_to("ssh", config).check().nodes
-    _release(config)
+    with closing(Links()) as earlier:
+        assert connect_to("ssh", config, earlier).check().nodes
     (runner,) = (ssh_host.home / ".retarget-host/runners").iterdir()
     content = runner.read_bytes()
     runner.write_bytes(content[:1000])
-    assert connect_to("ssh", config).check().nodes[0].cpus
+    assert connect_to("ssh", config, links).check().nodes[0].cpus
     assert runner.read_bytes() == content
-    _release(config)
 
 
-def test_other_users_of_a_host_cannot_read_what_is_stored_there(ssh_host: SshHost) -> None:
+def test_other_users_of_a_host_cannot_read_what_is_stored_there(
+    ssh_host: SshHost, links: Links
+) -> None:
     config = {"address": f"root@{ssh_host.address}", "key": ssh_host.key.read_text()}
     root = ssh_host.home / ".retarget-host"
     earlier = [root / name for name in ("blobs", "environments")]  # by an earlier version
     for folder in earlier:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)
-    driver = connect_to("ssh", config)
+    driver = connect_to("ssh", config, links)
     assert driver.check().nodes
     _upload_uv(driver)
     open_to_others = [path for path in root.iterdir() if path.stat().st_mode & 0o077]
@@ -417,15 +411,14 @@ def test_other_users_of_a_host_cannot_read_what_is_stored_there(ssh_host: SshHos
     [agent] = [pid for pid, argv in ssh_host.processes() if "agent" in argv]
     status = Path(f"/proc/{agent}/status").read_text()
     assert "Umask:\t0077" in status.splitlines()  # of every file of its runners
-    _release(config)
 
 
 def test_the_runner_is_uploaded_again_when_it_was_deleted_on_both_sides(
-    ssh_host: SshHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ssh_host: SshHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: Links
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     config = {"address": f"root@{ssh_host.address}", "key": ssh_host.key.read_text()}
-    driver = connect_to("ssh", config)
+    driver = connect_to("ssh", config, links)
     assert driver.check().nodes
     shutil.rmtree(tmp_path)
     shutil.rmtree(ssh_host.home / ".retarget-host/runners")
@@ -433,10 +426,9 @@ def test_the_runner_is_uploaded_again_when_it_was_deleted_on_both_sides(
     ssh_host.start_sshd()
     assert driver.check().nodes[0].cpus
     assert list((ssh_host.home / ".retarget-host/runners").iterdir())
-    _release(config)
 
 
-def test_a_host_is_reached_through_a_jump_host(tmp_path: Path) -> None:
+def test_a_host_is_reached_through_a_jump_host(tmp_path: Path, links: Links) -> None:
     require(missing_for_ssh_hosts())
     with start_ssh_hosts(2, folder=tmp_path, first_is_gateway=True) as (gate, inner):
         config = {
@@ -444,13 +436,12 @@ def test_a_host_is_reached_through_a_jump_host(tmp_path: Path) -> None:
             "key": inner.key.read_text(),
             "jump": f"root@{gate.address}",
         }
-        inventory = connect_to("ssh", config).check()
+        inventory = connect_to("ssh", config, links).check()
         assert inventory.nodes[0].name == inner.address
-        _release(config)
 
 
 def test_a_program_is_uploaded_once_and_complete(
-    tmp_path: Path, ssh_host: SshHost, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ssh_host: SshHost, monkeypatch: pytest.MonkeyPatch, links: Links
 ) -> None:
     """However many launches need it at the same time, and through however many links."""
     program = tmp_path / "uv"
@@ -460,15 +451,13 @@ def test_a_program_is_uploaded_once_and_complete(
         {"address": f"root@{ssh_host.address}", "key": ssh_host.key.read_text(), "timeout": seconds}
         for seconds in (19, 20)
     ]
-    drivers = [connect_to("ssh", configs[number % 2]) for number in range(6)]
+    drivers = [connect_to("ssh", configs[number % 2], links) for number in range(6)]
     with ThreadPoolExecutor(6) as pool:
         for upload in [pool.submit(_upload_uv, driver) for driver in drivers]:
             upload.result()
     folder = ssh_host.home / ".retarget-host/bin"
     assert os.listdir(folder) == ["uv"]
     assert (folder / "uv").read_bytes() == program.read_bytes()
-    for config in configs:
-        _release(config)
 
 
 def _upload_uv(driver: Driver) -> None:
@@ -477,7 +466,7 @@ def _upload_uv(driver: Driver) -> None:
     driver._upload_uv(ssh_host)  # pyright: ignore[reportPrivateUsage]
 
 
-def test_a_password_is_not_sent_to_a_jump_host(tmp_path: Path) -> None:
+def test_a_password_is_not_sent_to_a_jump_host(tmp_path: Path, links: Links) -> None:
     require(missing_for_ssh_hosts())
     with start_ssh_hosts(2, folder=tmp_path, first_is_gateway=True) as (gate, inner):
         config = {
@@ -488,15 +477,13 @@ def test_a_password_is_not_sent_to_a_jump_host(tmp_path: Path) -> None:
         }
         refused = rf"at jump host {gate.address}: the login was refused: no key"
         with pytest.raises(TargetUnreachable, match=refused):
-            connect_to("ssh", config).check()
-        _release(config)
+            connect_to("ssh", config, links).check()
         assert "password for ml" not in (tmp_path / "lab1/sshd.log").read_text()
         config["key"] = gate.key.read_text()
-        assert connect_to("ssh", config).check().nodes[0].cpus
-        _release(config)
+        assert connect_to("ssh", config, links).check().nodes[0].cpus
 
 
-def test_a_changed_key_of_a_jump_host_is_refused(tmp_path: Path) -> None:
+def test_a_changed_key_of_a_jump_host_is_refused(tmp_path: Path, links: Links) -> None:
     require(missing_for_ssh_hosts())
     with start_ssh_hosts(2, folder=tmp_path, first_is_gateway=True) as (gate, inner):
         config: dict[str, Any] = {
@@ -504,7 +491,7 @@ def test_a_changed_key_of_a_jump_host_is_refused(tmp_path: Path) -> None:
             "key": inner.key.read_text(),
             "jump": f"root@{gate.address}",
         }
-        driver = connect_to("ssh", config)
+        driver = connect_to("ssh", config, links)
         assert isinstance(driver, ssh.Driver)
         details = driver.check().details
         settings = driver.settle()
@@ -517,8 +504,7 @@ def test_a_changed_key_of_a_jump_host_is_refused(tmp_path: Path) -> None:
         gate.new_host_key()
         changed = rf"at jump host {gate.address}: its host key has changed"
         with pytest.raises(TargetUnreachable, match=changed):
-            connect_to("ssh", config | settings).check()
-        _release(config | settings)
+            connect_to("ssh", config | settings, links).check()
 
 
 @pytest.mark.targets
@@ -578,7 +564,7 @@ class TestPool(ContractHarness):
     """Several hosts as one target."""
 
     @pytest.fixture
-    def connect(self, ssh_hosts: list[SshHost], tmp_path: Path) -> Iterator[Connect]:
+    def connect(self, ssh_hosts: list[SshHost], tmp_path: Path, links: Links) -> Connect:
         self.hosts = ssh_hosts
         config = {
             "hosts": [f"ml@{host.address}" for host in ssh_hosts],
@@ -586,8 +572,7 @@ class TestPool(ContractHarness):
             "root": f"~/{tmp_path.name}",
             "timeout": 3,
         }
-        yield lambda: connect_to("ssh", config)
-        _release(config)
+        return lambda: connect_to("ssh", config, links)
 
     def _allocations(self, *numbers: int) -> list[dict[str, Any]]:
         return [{"node": self.hosts[number].address} for number in numbers]
@@ -766,10 +751,8 @@ class TestOpenSshConfig:
         return folder
 
     def _check(self, **config: Any) -> Inventory:
-        try:
-            return connect_to("ssh", config).check()
-        finally:
-            _release(config)
+        with closing(Links()) as links:
+            return connect_to("ssh", config, links).check()
 
     def test_a_host_in_the_config_file_is_found(
         self, folder: Path, ssh_hosts: list[SshHost]

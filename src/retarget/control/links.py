@@ -9,24 +9,25 @@ from retarget.control.secrets import unseal
 from retarget.core.driver import ActingLease, ActsUnderLease, Driver, MayBeLocal
 from retarget.core.errors import Invalid, TargetUnreachable
 from retarget.core.leases import Lease, lease_name
+from retarget.core.links import Links
 from retarget.core.targets import Target
 
 
-def open_driver(secret: bytes, target: Target) -> Driver:
+def open_driver(links: Links, secret: bytes, target: Target) -> Driver:
     """Return the driver of a stored target, or raise TargetUnreachable."""
     try:
         config = unseal(target.config, secret=secret, target=target.name)
-        return drivers.connect(target.kind, config)
+        return drivers.connect(target.kind, config, links)
     except Invalid as error:  # valid when stored: a package was removed, or the kind changed
         raise TargetUnreachable(f"target {target.name!r} cannot be used: {error}") from None
 
 
-def is_local(secret: bytes, target: Target) -> bool:
+def is_local(links: Links, secret: bytes, target: Target) -> bool:
     """Whether a target belongs to the machine that this server runs on."""
     try:
         if not issubclass(drivers.load(target.kind), MayBeLocal):
             return False  # connecting may take long
-        driver = open_driver(secret, target)
+        driver = open_driver(links, secret, target)
     except (Invalid, TargetUnreachable):
         return False
     return isinstance(driver, MayBeLocal) and driver.is_local()

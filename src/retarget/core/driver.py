@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from retarget.core.conda_policy import AUTO, substitute_for
 from retarget.core.environments import Environment
 from retarget.core.kept import KEEP_NONE
+from retarget.core.links import Links
 from retarget.core.locks import Lock
 from retarget.core.own_packages import OwnPackage
 from retarget.core.targets import Allocation, Inventory
@@ -117,7 +118,9 @@ class Driver(Protocol):
 
     Config: ClassVar[type[BaseModel]]
 
-    def __init__(self, config: Any) -> None: ...
+    def __init__(self, config: Any, links: Links) -> None:
+        """Make the driver of one target for one request. What must stay open belongs to `links`."""
+        ...
 
     def check(self) -> Inventory:
         """Return what the target has, or raise TargetUnreachable with what to do about it."""

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from retarget.core.driver import Driver
 from retarget.core.errors import Invalid
 from retarget.core.extras import install_command
+from retarget.core.links import Links
 
 _PLUGIN_GROUP = "retarget.drivers"
 
@@ -26,15 +27,16 @@ def kinds() -> tuple[str, ...]:
     return tuple(sorted(builtin | entry_points(group=_PLUGIN_GROUP).names))
 
 
-def connect(kind: str, config: dict[str, Any]) -> Driver:
+def connect(kind: str, config: dict[str, Any], links: Links) -> Driver:
     """Build the driver for one target. Only kinds in use are ever imported."""
     driver = load(kind)
     try:
-        return driver(driver.Config.model_validate(config))
+        settings = driver.Config.model_validate(config)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         raise Invalid(f"{kind} target: {field}: {first['msg']}", field=field) from None
+    return driver(settings, links)
 
 
 def describe(kind: str) -> str:

@@ -7,11 +7,10 @@ clients share one thread with one event loop; drivers call them from any other t
 import asyncio
 import json
 import logging
-import os
 import re
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,6 +19,7 @@ from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
 from retarget.core.errors import Conflict, TargetUnreachable
+from retarget.drivers._event_loop import EventLoop
 from retarget.runner import bootstrap
 from retarget.runner.durations import show_duration
 from retarget.runner.link import DRIVER, Broken, Channel, Failed, Link, Refused
@@ -97,6 +97,7 @@ class AgentClient:
 
     def __init__(
         self,
+        loop: EventLoop,
         name: str,
         open_pipe: Callable[[], Awaitable[Pipe]],
         install: AgentInstall | None,
@@ -106,6 +107,7 @@ class AgentClient:
         self.inventory: dict[str, Any] | None = None  # the last answer to that request
         self.connect_timeout = 30.0  # seconds from the first step until the agent must run
         self.upload_lock = threading.Lock()  # held while a program is uploaded to the host
+        self._loop = loop
         self._open_pipe = open_pipe
         self._install = install
         self._relay_ports = relay_ports or RelayPorts()
@@ -121,11 +123,11 @@ class AgentClient:
 
     def request(self, action: str, *, timeout: float = 30.0, **arguments: Any) -> Any:
         """Send a request to the agent. Raise TargetUnreachable, with the reason, if it fails."""
-        return run_all([self.request_async(action, timeout=timeout, **arguments)])[0]
+        return self._loop.run(self.request_async(action, timeout=timeout, **arguments))
 
     def open_channel(self, destination: dict[str, Any], *, timeout: float = 30.0) -> socket.socket:
         """Connect to a destination on the host. Raise Conflict, with the reason, if it refuses."""
-        return run_all([self._open_channel(destination, timeout)])[0]
+        return self._loop.run(self._open_channel(destination, timeout))
 
     def relay_to(self, url: str, relay_port: str) -> None:
         """Let a relay port on the host lead to a server, now and after every reconnect."""
@@ -137,7 +139,7 @@ class AgentClient:
 
     def release(self) -> None:
         """Close the link as soon as no request is pending."""
-        _loop().call_soon_threadsafe(self._release_when_idle)
+        self._loop.call_soon(self._release_when_idle)
 
     async def request_async(
         self, action: str, *, timeout: float = 30.0, attached: bytes = b"", **arguments: Any
@@ -336,27 +338,6 @@ class AgentClient:
         self._finish_connecting()
 
 
-def run_all(
-    requests: Sequence[Coroutine[Any, Any, Any]], *, raise_unreachable: bool = True
-) -> list[Any]:
-    """Run these concurrently in the loop's thread and return their results.
-
-    The first error is raised. With `raise_unreachable=False`, a TargetUnreachable is returned in
-    its place among the results instead.
-    """
-
-    async def gather() -> list[Any]:
-        return await asyncio.gather(*requests, return_exceptions=True)
-
-    answers = asyncio.run_coroutine_threadsafe(gather(), _loop()).result()
-    for answer in answers:
-        if isinstance(answer, BaseException) and (
-            raise_unreachable or not isinstance(answer, TargetUnreachable)
-        ):
-            raise answer
-    return answers
-
-
 async def _errors_of(name: str, timeout: float, work: Awaitable[Any]) -> Any:
     """Await something of a link to this host, and raise its errors as those of a target."""
     try:
@@ -419,17 +400,3 @@ def _now() -> float:
 @cache
 def _bootstrap_source() -> bytes:
     return Path(bootstrap.__file__).read_bytes()
-
-
-_loop_lock = threading.Lock()
-_loops: dict[int, asyncio.AbstractEventLoop] = {}  # by process id: a fork has no loop
-
-
-def _loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop of all clients. The first call starts it."""
-    with _loop_lock:
-        loop = _loops.get(os.getpid())
-        if loop is None:
-            loop = _loops[os.getpid()] = asyncio.new_event_loop()
-            threading.Thread(target=loop.run_forever, name="agents", daemon=True).start()
-        return loop

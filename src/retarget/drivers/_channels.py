@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+from retarget.core.links import Links
 from retarget.runner.channels import unreachable_channel
 
 _PATIENCE_SECONDS = 5.0  # a name server may take much longer
@@ -13,7 +14,6 @@ _VALID_SECONDS = 20.0
 NO_RATTLER = (
     "py-rattler is not installed on this machine (pip install '.[conda]' in a clone of Retarget)"
 )
-_known: dict[tuple[str, ...], tuple[float, str]] = {}  # by channels: until when, and the obstacle
 
 
 def has_rattler() -> bool:
@@ -22,20 +22,30 @@ def has_rattler() -> bool:
     return find_spec("rattler") is not None
 
 
-def channels_obstacle(channels: Sequence[str]) -> str:
-    """Return why channels cannot be used on this machine; empty if they can.
+class CondaChannels:
+    """What the last reachability checks of this machine have shown."""
 
-    A reachability check counts for some seconds: a submission asks more than once.
-    """
-    if not has_rattler():
-        return NO_RATTLER
-    key = tuple(channels)
-    valid_until, obstacle = _known.get(key, (0.0, ""))
-    if time.monotonic() < valid_until:
+    def __init__(self, links: Links) -> None:
+        # by channels: until when, and the obstacle
+        self._results: dict[tuple[str, ...], tuple[float, str]] = {}
+
+    def obstacle(self, channels: Sequence[str]) -> str:
+        """Return why channels cannot be used on this machine; empty if they can.
+
+        A reachability check counts for some seconds: a submission asks more than once.
+        """
+        if not has_rattler():
+            return NO_RATTLER
+        key = tuple(channels)
+        valid_until, obstacle = self._results.get(key, (0.0, ""))
+        if time.monotonic() < valid_until:
+            return obstacle
+        obstacle = _check(key)
+        self._results[key] = (time.monotonic() + _VALID_SECONDS, obstacle)
         return obstacle
-    obstacle = _check(key)
-    _known[key] = (time.monotonic() + _VALID_SECONDS, obstacle)
-    return obstacle
+
+    def close(self) -> None:
+        self._results.clear()
 
 
 def _check(channels: tuple[str, ...]) -> str:

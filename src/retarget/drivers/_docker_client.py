@@ -17,7 +17,8 @@ from docker.errors import APIError, DockerException
 from docker.types import DeviceRequest
 
 from retarget.core.errors import TargetUnreachable
-from retarget.drivers._docker_over_ssh import tunnel_socket
+from retarget.core.links import Links
+from retarget.drivers._docker_over_ssh import DockerTunnels
 
 _SOCKETS = (
     "/var/run/docker.sock",
@@ -114,23 +115,44 @@ def default_engine() -> str:
     return f"unix://{_SOCKETS[0]}"
 
 
-_clients: dict[tuple[int, str], Any] = {}
+class DockerClients:
+    """The SDK's client of each engine, with its open connections."""
 
+    def __init__(self, links: Links) -> None:
+        self._links = links
+        self._clients: dict[str, Any] = {}
+        self._cpu_counts: dict[str, int] = {}
 
-def client(engine: str) -> Any:
-    """Return the SDK's client for an engine, with its open connections."""
-    identity = os.getpid(), engine
-    if identity not in _clients:
+    def get(self, engine: str) -> Any:
+        """Return the client of an engine."""
+        if engine not in self._clients:
+            self._clients[engine] = docker.APIClient(
+                base_url=self._base_url(engine), timeout=_TIMEOUT_SECONDS, version="auto"
+            )
+        return self._clients[engine]
+
+    def cpu_count(self, engine: str) -> int:
+        """Return how many CPUs an engine has."""
+        if engine not in self._cpu_counts:
+            self._cpu_counts[engine] = int(self.get(engine).info()["NCPU"])
+        return self._cpu_counts[engine]
+
+    def explain(self, engine: str, error: Exception) -> str:
+        """Say why an engine does not answer."""
+        return self._links.get(DockerTunnels).last_error(engine) or root_cause(error)
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+
+    def _base_url(self, engine: str) -> str:
         if engine.startswith("unix://"):
-            with socket.socket(
-                socket.AF_UNIX
-            ) as probe:  # the SDK leaks a socket that fails to connect
+            with socket.socket(socket.AF_UNIX) as probe:
+                # the SDK leaks a socket that fails to connect
                 probe.connect(engine.removeprefix("unix://"))
-        base_url = f"unix://{tunnel_socket(engine)}" if engine.startswith("ssh://") else engine
-        _clients[identity] = docker.APIClient(
-            base_url=base_url, timeout=_TIMEOUT_SECONDS, version="auto"
-        )
-    return _clients[identity]
+        if engine.startswith("ssh://"):
+            return f"unix://{self._links.get(DockerTunnels).socket(engine)}"
+        return engine
 
 
 def supports_gpus(info: dict[str, Any]) -> bool:

@@ -6,6 +6,8 @@ import shutil
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,9 @@ from docker.errors import APIError, DockerException, NotFound
 from retarget.core.driver import Launch
 from retarget.core.environments import Environment
 from retarget.core.errors import Conflict, LaunchRejected, NotReady, TargetError
+from retarget.core.links import Links
 from retarget.core.units import show_memory
-from retarget.drivers._docker_client import client, root_cause
+from retarget.drivers._docker_client import DockerClients, root_cause
 from retarget.drivers._tmpdir import user_tmpdir
 from retarget.runner.error_lines import engine_sentence
 from retarget.runner.errors import AttemptOver, Refused, Unreachable
@@ -28,9 +31,6 @@ from retarget.runner.snapshot import Blobs, lay_out
 # labels of built images: the digest of the environment, and when the build started
 _ENVIRONMENT_LABEL, _STARTED_LABEL = "retarget.environment", "retarget.started_at"
 
-_tasks: "dict[tuple[str, str], ImageTask]" = {}  # by engine and image
-_build_logs: dict[str, str] = {}  # by the key of the launch that waited for the image
-_lock = threading.Lock()
 _INVALID_NAME_ERRORS = (
     "invalid reference",
     "repository name must",
@@ -45,37 +45,47 @@ _CONNECTION_ERRORS = (
 )
 
 
-def ensure_image(api: Any, engine: str, image: str, launch: Launch) -> None:
-    """Make sure that the engine has the image of a launch. Raise NotReady while it is fetched.
+class DockerImages:
+    """The images that are being pulled or built, and the launches that wait for them."""
 
-    Launches that waited for the image get the result. For others, fetching starts again.
-    """
-    key = engine, image
-    if not _is_expected(key, launch) and _has_image(api, image):
-        return
-    with _lock:
-        if not _is_expected(key, launch):
-            _tasks[key] = _start_task(engine, image, launch)
-        task = _tasks[key]
-        task.waiting.add(launch.key)
-        if task.thread.is_alive():
-            raise NotReady(task.progress)
-        task.waiting.remove(launch.key)
-        if not task.waiting:
-            del _tasks[key]
-    if task.error is not None:
-        raise task.error
-    _build_logs[launch.key] = task.log
+    def __init__(self, links: Links) -> None:
+        self._clients = links.get(DockerClients)
+        self._tasks: dict[tuple[str, str], ImageTask] = {}  # by engine and image
+        self._build_logs: dict[str, str] = {}  # by the key of the launch that waited for the image
+        self._lock = threading.Lock()
 
+    def ensure(self, engine: str, image: str, launch: Launch) -> None:
+        """Make sure that the engine has the image of a launch. Raise NotReady while it is fetched.
 
-def _is_expected(key: tuple[str, str], launch: Launch) -> bool:
-    task = _tasks.get(key)
-    return task is not None and (task.thread.is_alive() or launch.key in task.waiting)
+        Launches that waited for the image get the result. For others, fetching starts again.
+        """
+        key = engine, image
+        if not self._is_expected(key, launch) and _has_image(self._clients.get(engine), image):
+            return
+        with self._lock:
+            if not self._is_expected(key, launch):
+                self._tasks[key] = _start_task(partial(self._clients.get, engine), image, launch)
+            task = self._tasks[key]
+            task.waiting.add(launch.key)
+            if task.thread.is_alive():
+                raise NotReady(task.progress)
+            task.waiting.remove(launch.key)
+            if not task.waiting:
+                del self._tasks[key]
+        if task.error is not None:
+            raise task.error
+        self._build_logs[launch.key] = task.log
 
+    def pop_build_log(self, launch: Launch) -> str:
+        """Return the build log of the image of a launch, once, for the log of the job."""
+        return self._build_logs.pop(launch.key, "")
 
-def pop_build_log(launch: Launch) -> str:
-    """Return the build log of the image of a launch, once, for the log of the job."""
-    return _build_logs.pop(launch.key, "")
+    def close(self) -> None:
+        """Do nothing: the threads end with the process, and the next server starts again."""
+
+    def _is_expected(self, key: tuple[str, str], launch: Launch) -> bool:
+        task = self._tasks.get(key)
+        return task is not None and (task.thread.is_alive() or launch.key in task.waiting)
 
 
 def image_of(environment: Environment, default: str | None) -> str:
@@ -152,21 +162,21 @@ def _has_image(api: Any, image: str) -> bool:
     return True
 
 
-def _start_task(engine: str, image: str, launch: Launch) -> "ImageTask":
+def _start_task(connect: Callable[[], Any], image: str, launch: Launch) -> "ImageTask":
     if launch.environment.dockerfile is None:
-        return Pull(engine, image)
+        return Pull(connect, image)
     builds = user_tmpdir() / "builds"
     for stale_folder in builds.glob("*-*"):  # of servers that were killed
         if not Path("/proc", stale_folder.name.rpartition("-")[2]).exists():
             shutil.rmtree(stale_folder, ignore_errors=True)
-    return Build(engine, image, launch, builds / f"{image}-{os.getpid()}")
+    return Build(connect, image, launch, builds / f"{image}-{os.getpid()}")
 
 
 class ImageTask(ABC):
     """A thread that gets an image. When it ends, the engine has the image, or `error` is set."""
 
-    def __init__(self, engine: str, image: str) -> None:
-        self._engine = engine
+    def __init__(self, connect: Callable[[], Any], image: str) -> None:
+        self._connect = connect  # returns the client of the engine
         self._image = image
         self.waiting: set[str] = set()  # the keys of the launches that wait for the image
         self.log: str = ""  # for the log of the job
@@ -188,7 +198,7 @@ class ImageTask(ABC):
     def _run(self) -> None:
         try:
             self._fetch_image()
-            if self.error is None and not _has_image(client(self._engine), self._image):
+            if self.error is None and not _has_image(self._connect(), self._image):
                 self.error = NotReady(f"the engine stopped early: {self.progress}")
         except Exception as error:  # noqa: BLE001 - the edge of a thread
             self.error = self._classify(error)
@@ -204,9 +214,9 @@ class ImageTask(ABC):
 class Pull(ImageTask):
     """Pulls an image."""
 
-    def __init__(self, engine: str, image: str) -> None:
+    def __init__(self, connect: Callable[[], Any], image: str) -> None:
         self._progress = ""
-        super().__init__(engine, image)
+        super().__init__(connect, image)
 
     @property
     def progress(self) -> str:
@@ -216,7 +226,7 @@ class Pull(ImageTask):
         layers: dict[str, tuple[int, int]] = {}
         image = self._image
         name, _, tag = image.partition("@") if "@" in image else _split_tag(image)
-        for event in client(self._engine).pull(name, tag=tag or None, stream=True, decode=True):
+        for event in self._connect().pull(name, tag=tag or None, stream=True, decode=True):
             if "error" in event:
                 self.error = self._rejection(event["error"])
             size: dict[str, int] = event.get("progressDetail") or {}
@@ -232,12 +242,14 @@ class Pull(ImageTask):
 class Build(ImageTask):
     """Builds an image from a Dockerfile and its context, which the server stores."""
 
-    def __init__(self, engine: str, image: str, launch: Launch, folder: Path) -> None:
+    def __init__(
+        self, connect: Callable[[], Any], image: str, launch: Launch, folder: Path
+    ) -> None:
         self._launch = launch
         self._folder = folder
         self._dockerfile = launch.environment.dockerfile or ""
         self._step = ""
-        super().__init__(engine, image)
+        super().__init__(connect, image)
 
     @property
     def progress(self) -> str:
@@ -271,7 +283,7 @@ class Build(ImageTask):
         options |= {"rm": True, "forcerm": True}  # for Podman, rm covers successful builds only
         digest = self._launch.environment.digest or ""
         options["labels"] = {_ENVIRONMENT_LABEL: digest, _STARTED_LABEL: f"{time.time():.3f}"}
-        api = client(self._engine)
+        api = self._connect()
         for event in api.build(path=context, dockerfile=self._dockerfile, decode=True, **options):
             line = str(event.get("stream") or event.get("error") or "").strip()
             self.log += f"{line}\n" if line else ""

@@ -3,11 +3,9 @@
 import fcntl
 import os
 import socket
-import threading
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, cast
 
@@ -24,14 +22,13 @@ from retarget.core.errors import (
     NothingStarted,
     TargetUnreachable,
 )
+from retarget.core.links import Links
 from retarget.core.targets import Gpu, Inventory, Node
-from retarget.drivers._agent import AgentClient, run_all
+from retarget.drivers._container_agents import ContainerAgents
 from retarget.drivers._container_payload import (
     CACHE,
     CONDA_OBSTACLE,
     LAUNCHES,
-    RELAY_PORT,
-    ROOT,
     copy_uv,
     needs_packages,
     pack_payload,
@@ -40,22 +37,18 @@ from retarget.drivers._container_payload import (
     user_cache,
 )
 from retarget.drivers._docker_client import (
-    DockerExecTransport,
-    client,
+    DockerClients,
     default_engine,
     gpu_request,
     pack_tar,
-    root_cause,
     supports_gpus,
 )
 from retarget.drivers._docker_images import (
+    DockerImages,
     built_images,
-    ensure_image,
     image_of,
-    pop_build_log,
     remove_built_images,
 )
-from retarget.drivers._docker_over_ssh import last_error
 from retarget.drivers._tmpdir import runner_zipapp
 from retarget.runner.host import list_gpus
 
@@ -122,9 +115,11 @@ class Driver:
 
     Config = Config
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, links: Links) -> None:
         self.config = config
         self._engine = config.engine or default_engine()
+        self._clients, self._images = links.get(DockerClients), links.get(DockerImages)
+        self._agents = links.get(ContainerAgents)
         self._lease: ActingLease | None = None
 
     def act_under(self, lease: ActingLease) -> None:
@@ -197,7 +192,7 @@ class Driver:
                 if container["State"] not in ("running", "paused"):
                     self._start(api, launch, container)
         if launch.url:
-            self._connect_agent(launch.key, launch.url)
+            self._agents.connect(self._engine, launch.key, launch.url)
         return Handle(launch.key)
 
     def poll(self, handles: Sequence[Handle]) -> list[Observation]:
@@ -222,16 +217,15 @@ class Driver:
             try:
                 if container["State"] not in ("running", "paused"):
                     raise TargetUnreachable("the container is not running")
-                self._agent(handle).request("cancel", key=handle, timeout=5.0)
+                self._agents.get(self._engine, handle).request("cancel", key=handle, timeout=5.0)
             except TargetUnreachable:
                 # the next answer of the server stops the runner, or the next runner sees the file
                 api.put_archive(container["Id"], LAUNCHES, pack_tar({f"{handle}/cancel": b""}))
                 api.start(container["Id"])
-                if url := _server_urls.get(self._engine):
-                    self._connect_agent(handle, url)
+                self._agents.reconnect(self._engine, handle)
 
     def forget(self, handle: Handle) -> None:
-        self._release_agent(handle)
+        self._agents.release(self._engine, handle)
         with self._engine_api() as api:
             container = self._find(api, handle)
             if container is not None:
@@ -251,7 +245,7 @@ class Driver:
             return f"{summary}: {logs[-1500:]}" if logs else summary
 
     def open_exec(self, handle: Handle, node: int) -> socket.socket:
-        return self._agent(handle).open_channel({"to": "exec", "key": handle})
+        return self._agents.get(self._engine, handle).open_channel({"to": "exec", "key": handle})
 
     def environments(self) -> list[dict[str, Any]]:
         with self._engine_api() as api:
@@ -263,12 +257,11 @@ class Driver:
 
     def release(self) -> None:
         """Close the links to containers that have ended. Another target may use the same engine."""
-        with _agents_lock:
-            keys = [key for _, engine, key in _agents if engine == self._engine]
+        keys = self._agents.launches(self._engine)
         observations = self.poll([Handle(key) for key in keys])
         for key, observation in zip(keys, observations, strict=True):
             if observation.phase in (Phase.EXITED, Phase.DEAD, Phase.GONE):
-                self._release_agent(key)
+                self._agents.release(self._engine, key)
 
     # -- containers
 
@@ -296,9 +289,9 @@ class Driver:
 
     def _create(self, api: Any, launch: Launch) -> dict[str, Any]:
         plan = self.plan(launch)
-        ensure_image(api, self._engine, plan["image"], launch)
+        self._images.ensure(self._engine, plan["image"], launch)
         host_fields = {name: plan.pop(name) for name in _HOST_CONFIG_FIELDS if name in plan}
-        if host_fields["nano_cpus"] > _cpu_count(self._engine) * 1e9:
+        if host_fields["nano_cpus"] > self._clients.cpu_count(self._engine) * 1e9:
             del host_fields["nano_cpus"]  # no limit: the engine refuses more than it has
         if gpus := plan.pop("gpus", None):
             host_fields["device_requests"] = [gpu_request(api.info(), gpus)]
@@ -335,7 +328,7 @@ class Driver:
             "/",
             pack_payload(launch, image, cache=cache, linger=self.config.linger),
         )
-        if build_log := pop_build_log(launch):
+        if build_log := self._images.pop_build_log(launch):
             log_path = f"retarget/launches/{launch.key}/streams/prepare"
             api.put_archive(container["Id"], "/", pack_tar({log_path: build_log.encode()}))
         if needs_packages(launch) or launch.required_packages:
@@ -353,41 +346,14 @@ class Driver:
             return Observation(phase=Phase.GONE)
         if container["State"] in ("running", "paused", "restarting"):
             return Observation(phase=Phase.RUNNING)
-        self._release_agent(handle)
+        self._agents.release(self._engine, handle)
         return read_exit(api, container["Id"], handle)
-
-    # -- agents in containers
-
-    def _connect_agent(self, key: str, url: str) -> None:
-        """Start an agent in the container, through which the runner reaches the server."""
-        _server_urls[self._engine] = url
-        agent = self._agent(key)
-        agent.relay_to(url, RELAY_PORT)
-        with suppress(TargetUnreachable):  # the port is requested again at every reconnect
-            run_all([agent.request_async("relay_port", name=RELAY_PORT, timeout=10.0)])
-
-    def _agent(self, key: str) -> AgentClient:
-        identity = os.getpid(), self._engine, key
-        with _agents_lock:
-            if identity not in _agents:
-                command = ["agent", ROOT]
-                transport = DockerExecTransport(
-                    lambda: client(self._engine), f"retarget-{key}", command
-                )
-                _agents[identity] = AgentClient(f"container {key[:12]}", transport.open, None)
-            return _agents[identity]
-
-    def _release_agent(self, key: str) -> None:
-        with _agents_lock:
-            agent = _agents.pop((os.getpid(), self._engine, key), None)
-        if agent is not None:
-            agent.release()
 
     @contextmanager
     def _engine_api(self) -> Generator[Any]:
         """Yield the client of the engine. Its errors are raised as TargetUnreachable."""
         try:
-            api = client(self._engine)
+            api = self._clients.get(self._engine)
         except (DockerException, OSError, ValueError) as error:
             raise self._unreachable(error) from error
         try:
@@ -400,7 +366,7 @@ class Driver:
             raise TargetUnreachable(f"the server failed, not the engine: {error}") from error
 
     def _unreachable(self, error: Exception) -> TargetUnreachable:
-        reason = last_error(self._engine) or root_cause(error)
+        reason = self._clients.explain(self._engine, error)
         return TargetUnreachable(
             f"the container engine at {self._engine} does not answer: {reason}; check that it "
             "runs and that the server's user may use it"
@@ -408,9 +374,6 @@ class Driver:
 
 
 _HOST_CONFIG_FIELDS = ("nano_cpus", "mem_limit", "memswap_limit", "network_mode")
-_agents: dict[tuple[int, str, str], AgentClient] = {}
-_server_urls: dict[str, str] = {}  # by engine: the URL of the server that launched last
-_agents_lock = threading.Lock()
 
 
 @contextmanager
@@ -427,11 +390,6 @@ def _exclusive_launch(key: str) -> Generator[None]:
 
 def _list_containers(api: Any, label: str = _LABEL) -> list[dict[str, Any]]:
     return api.containers(all=True, filters={"label": [label]})
-
-
-@lru_cache(maxsize=64)
-def _cpu_count(engine: str) -> int:
-    return int(client(engine).info()["NCPU"])
 
 
 def _rejection(error: APIError, image: str) -> LaunchRejected:

@@ -17,9 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from retarget.core.driver import ActingLease, Handle, Launch, Observation, show_lease
 from retarget.core.environments import Environment
 from retarget.core.errors import Conflict, Invalid, LaunchRejected, TargetUnreachable
+from retarget.core.links import Links
 from retarget.core.targets import Gpu, Inventory, Node
 from retarget.core.units import show_memory
-from retarget.drivers._channels import channels_obstacle, has_rattler
+from retarget.drivers._channels import CondaChannels, has_rattler
 from retarget.runner.host import Host, NoScript, describe_engine
 from retarget.runner.package import build_zipapp
 
@@ -67,8 +68,9 @@ class Driver:
 
     Config = Config
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, links: Links) -> None:
         self.config = config
+        self._links = links
         self._lease: ActingLease | None = None
 
     def act_under(self, lease: ActingLease) -> None:
@@ -103,7 +105,9 @@ class Driver:
             raise Invalid(NO_ENGINE, field="environment")
 
     def conda_obstacle(self, environment: Environment) -> str:
-        return "" if environment.kind == "image" else channels_obstacle(environment.channels)
+        if environment.kind == "image":
+            return ""
+        return self._links.get(CondaChannels).obstacle(environment.channels)
 
     def plan(self, launch: Launch) -> dict[str, Any]:
         folder = str(self.config.root / "launches" / launch.key)

@@ -21,10 +21,12 @@ from retarget.core.errors import (
     NothingStarted,
     TargetUnreachable,
 )
+from retarget.core.links import Links
 from retarget.core.targets import Gpu, Inventory, Node
 from retarget.core.units import show_memory
-from retarget.drivers._agent import PYTHON, AgentClient, run_all
-from retarget.drivers._ssh_pool import acquire_connection, release_connections
+from retarget.drivers._agent import PYTHON, AgentClient
+from retarget.drivers._event_loop import EventLoop
+from retarget.drivers._ssh_pool import SshPool
 from retarget.drivers._ssh_transport import (
     HostAddress,
     Login,
@@ -176,12 +178,13 @@ class Driver:
 
     Config = Config
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, links: Links) -> None:
         self.config = config
+        self._loop, self._pool = links.get(EventLoop), links.get(SshPool)
         self._lease: ActingLease | None = None
         login = _login(config)
         self._connections = {
-            name: acquire_connection(address, login, root=config.root, host_keys=config.host_keys)
+            name: self._pool.acquire(address, login, root=config.root, host_keys=config.host_keys)
             for name, address in config.addresses.items()
         }
         self._agents = {name: agent for name, (agent, _) in self._connections.items()}
@@ -192,7 +195,7 @@ class Driver:
     def check(self) -> Inventory:
         agents = list(self._agents.values())
         timeout = self.config.timeout + 5.0
-        answers = run_all(
+        answers = self._loop.run_all(
             [agent.request_async("inventory", timeout=timeout) for agent in agents],
             raise_unreachable=False,
         )
@@ -264,7 +267,7 @@ class Driver:
                     lease=lease,
                 )
             )
-        run_all(requests)
+        self._loop.run_all(requests)
         return Handle(f"{launch.key}@{','.join(nodes)}")
 
     def poll(self, handles: Sequence[Handle]) -> list[Observation]:
@@ -274,7 +277,7 @@ class Driver:
             for name in names or list(self._agents)[:1]:
                 keys.setdefault(name, []).append(key)
         connected = [name for name in keys if name in self._agents]
-        answers = run_all(
+        answers = self._loop.run_all(
             [
                 self._agents[name].request_async("poll", keys=keys[name], timeout=_ANSWER_SECONDS)
                 for name in connected
@@ -324,11 +327,11 @@ class Driver:
         return self._agents[name].open_channel({"to": "exec", "key": key})
 
     def release(self) -> None:
-        release_connections(list(self._connections.values()))
+        self._pool.release(list(self._connections.values()))
 
     def environments(self) -> list[dict[str, Any]]:
         agents = list(self._agents.values())
-        answers = run_all(
+        answers = self._loop.run_all(
             [agent.request_async("environments", timeout=60.0) for agent in agents],
             raise_unreachable=False,
         )
@@ -346,7 +349,7 @@ class Driver:
             agent.request_async("remove_environment", digest=digest, timeout=60.0)
             for agent in agents
         ]
-        results = run_all(requests, raise_unreachable=False)
+        results = self._loop.run_all(requests, raise_unreachable=False)
         if "used" in results:
             raise Conflict(f"environment {digest[:12]} is used by a running job; try again later")
         errors = [result for result in results if isinstance(result, TargetUnreachable)]
@@ -407,7 +410,9 @@ class Driver:
     def _check_agents(self, agents: Sequence[AgentClient]) -> None:
         """Raise NothingStarted unless all of these answer now."""
         try:
-            run_all([agent.request_async("ping", timeout=_ANSWER_SECONDS) for agent in agents])
+            self._loop.run_all(
+                [agent.request_async("ping", timeout=_ANSWER_SECONDS) for agent in agents]
+            )
         except TargetUnreachable as error:
             raise NothingStarted(str(error)) from None
 
@@ -429,7 +434,7 @@ class Driver:
         key, names = _parse_handle(handle)
         connected = [name for name in names or list(self._agents)[:1] if name in self._agents]
         lease = show_lease(self._lease)
-        run_all(
+        self._loop.run_all(
             [
                 self._agents[name].request_async(action, key=key, timeout=timeout, lease=lease)
                 for name in connected
@@ -451,9 +456,7 @@ def _upload(agent: AgentClient, path: Path) -> None:
             file.seek(offset)
             request = {"name": path.name, "upload": upload, "offset": offset}
             chunk = file.read(_UPLOAD_CHUNK_BYTES)
-            offset = run_all(
-                [agent.request_async("put", attached=chunk, timeout=120.0, **request)]
-            )[0]
+            offset = agent.request("put", attached=chunk, timeout=120.0, **request)
 
 
 def _file_digest(path: Path) -> str:

@@ -24,6 +24,7 @@ from retarget.control.reconcile import Loop
 from retarget.core.conda_policy import AUTO
 from retarget.core.home import Home
 from retarget.core.kept import DEFAULT_KEEP_LIMIT
+from retarget.core.links import Links
 from retarget.core.targets import Target
 from retarget.runner.processes import boot
 from retarget.server.auth import require_user
@@ -99,13 +100,23 @@ def make_app(settings: Settings, *, bus: EventBus, stop: Callable[[], None]) -> 
     home = settings.home
     engine = open_engine(settings.database or sqlite_url(home.database), publish=bus.publish)
     migrate(engine)
-    context = _make_context(settings, engine, bus)
+    links = Links()
+    context = _make_context(settings, engine, bus, links)
     _prepare_home(context, home)
+    background = _Background(
+        engine=engine,
+        bus=bus,
+        relay=_relay(engine, bus),
+        leases=context.links.leases,
+        links=links,
+        loop=Loop(context, bus.work_available, interval_seconds=settings.poll_seconds),
+        scrub=Scrub(context.files.blobs, context.files.snapshots),
+    )
     app = FastAPI(
         title="Retarget",
         version=__version__,
         summary="Write the training script once. Run it on any compute target.",
-        lifespan=_lifespan(_make_background(settings, context, engine, bus), stop),
+        lifespan=_lifespan(background, stop),
         generate_unique_id_function=_operation_id,
         docs_url=None,
         redoc_url=None,
@@ -116,12 +127,12 @@ def make_app(settings: Settings, *, bus: EventBus, stop: Callable[[], None]) -> 
     return _with_routes(app)
 
 
-def _make_context(settings: Settings, engine: Engine, bus: EventBus) -> Context:
-    leases = _register(settings, engine)
+def _make_context(settings: Settings, engine: Engine, bus: EventBus, links: Links) -> Context:
+    leases = _register(settings, engine, links)
     return Context(
         store=Store(engine, server=lambda: leases.server.incarnation),
         files=Files(settings.home),
-        links=TargetLinks(leases, settings.secret, partial(open_driver, settings.secret)),
+        links=TargetLinks(leases, settings.secret, partial(open_driver, links, settings.secret)),
         bus=bus,
         clock=time.time,
         settings=ControlSettings(
@@ -142,6 +153,7 @@ class _Background:
     bus: EventBus
     relay: "EventRelay | None"
     leases: LeaseKeeper
+    links: Links
     loop: Loop
     scrub: Scrub
 
@@ -156,22 +168,10 @@ class _Background:
         self.loop.stop()
         self.scrub.stop()
         self.leases.stop()
+        self.links.close()
         if self.relay is not None:
             self.relay.stop()
         self.engine.dispose()
-
-
-def _make_background(
-    settings: Settings, context: Context, engine: Engine, bus: EventBus
-) -> _Background:
-    return _Background(
-        engine=engine,
-        bus=bus,
-        relay=_relay(engine, bus),
-        leases=context.links.leases,
-        loop=Loop(context, bus.work_available, interval_seconds=settings.poll_seconds),
-        scrub=Scrub(context.files.blobs, context.files.snapshots),
-    )
 
 
 def _lifespan(
@@ -217,7 +217,7 @@ def _operation_id(route: APIRoute) -> str:
     return route.name
 
 
-def _register(settings: Settings, engine: Engine) -> LeaseKeeper:
+def _register(settings: Settings, engine: Engine, links: Links) -> LeaseKeeper:
     """Announce this server on its database, and take the leases that are free."""
     expire, secret = engine.dialect.name == "postgresql", settings.secret
     # a connection of its own: renewals must not wait for requests
@@ -226,7 +226,7 @@ def _register(settings: Settings, engine: Engine) -> LeaseKeeper:
         Leases(own if expire else engine, expire=expire),
         Targets(own if expire else engine),
         describe_server(settings.home, settings.server_id, url=settings.url, secret=secret),
-        is_local=partial(is_local, secret),
+        is_local=partial(is_local, links, secret),
     )
     keeper.register()
     return keeper

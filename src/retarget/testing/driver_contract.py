@@ -3,10 +3,10 @@
 ```python
 class TestMyDriver(DriverContract):
     @pytest.fixture
-    def connect(self, tmp_path): return lambda: Driver(Config(root=tmp_path))
+    def connect(self, tmp_path, links): return lambda: Driver(Config(root=tmp_path), links)
 
     @pytest.fixture
-    def connect_nowhere(self): return lambda: Driver(Config(root="/proc/none"))
+    def connect_nowhere(self, links): return lambda: Driver(Config(root="/proc/none"), links)
 ```
 """
 

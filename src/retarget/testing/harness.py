@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,6 +12,7 @@ from uuid import uuid4
 import pytest
 
 from retarget.core.driver import Driver, Handle, Launch, Observation, Phase
+from retarget.core.links import Links
 from retarget.testing.receiver import Receiver, Reports
 
 Connect = Callable[[], Driver]
@@ -23,6 +25,12 @@ class ContractHarness:
 
     timeout = 200.0  # seconds that a slow target may take to start or stop a launch
     scripts_outlive_runners = True  # False if a script ends with its runner
+
+    @pytest.fixture
+    def links(self) -> Iterator[Links]:
+        """What the drivers of a test keep open between calls. It is closed after the test."""
+        with closing(Links()) as links:
+            yield links
 
     @pytest.fixture
     def connect(self) -> Connect:
