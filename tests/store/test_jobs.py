@@ -11,7 +11,8 @@ from retarget.core.errors import Conflict, NotFound
 from retarget.core.jobs import Attempt, Job, JobSpec, Output
 from retarget.core.states import LIVE, Event, JobState
 from retarget.core.targets import Target
-from retarget.store.jobs import AttemptChange, Jobs
+from retarget.store.job_rows import AttemptChange
+from retarget.store.jobs import Jobs
 from retarget.store.outputs import Outputs
 from retarget.store.targets import Targets
 

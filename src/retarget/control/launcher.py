@@ -25,7 +25,7 @@ from retarget.core.errors import (
 from retarget.core.jobs import Attempt, Job
 from retarget.core.states import JobState
 from retarget.runner.durations import show_duration
-from retarget.store.jobs import AttemptChange
+from retarget.store.job_rows import AttemptChange
 
 _FRESH_SECONDS = 0.1  # an attempt that was read longer ago is read again
 _LAUNCH_TIMEOUT_SECONDS = 600.0

@@ -13,7 +13,7 @@ from retarget.core.errors import Conflict, Invalid
 from retarget.core.events import log_changed
 from retarget.core.jobs import Attempt, Job, NodeReport
 from retarget.core.states import Event, JobState
-from retarget.store.jobs import AppliedEvent, AttemptChange
+from retarget.store.job_rows import AppliedEvent, AttemptChange
 
 _MAX_TRIES = 20
 # the events whose time is stored with the attempt, and the field for it

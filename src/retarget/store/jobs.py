@@ -1,8 +1,6 @@
 """Jobs in SQL. A state changes only through `place` and `record`, which also write the history."""
 
 from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import Any, NamedTuple, TypedDict
 
 from sqlalchemy import (
     ColumnElement,
@@ -31,6 +29,25 @@ from retarget.core.targets import no_target
 from retarget.core.tracking import Experiment
 from retarget.store.changes import note
 from retarget.store.engine import reading, writing
+from retarget.store.job_rows import (
+    SELECT_ATTEMPT,
+    SELECT_JOB,
+    SELECT_JOB_AND_ATTEMPT,
+    UPDATE_ATTEMPT,
+    UPDATE_ATTEMPT_UNDER_LEASE,
+    UPDATE_CURRENT_ATTEMPT,
+    AppliedEvent,
+    AttemptChange,
+    apply_events,
+    job_row,
+    read_attempt,
+    read_job,
+    read_job_and_attempt,
+    replace_job,
+    rewrite_spec,
+    update_attempt,
+    write_history,
+)
 from retarget.store.job_runs import (
     artifact_location,
     has_logged,
@@ -39,7 +56,7 @@ from retarget.store.job_runs import (
     relabel_run,
     update_run,
 )
-from retarget.store.leases import holds_lease, lease_parameters
+from retarget.store.leases import lease_parameters
 from retarget.store.schema import (
     attempts,
     history,
@@ -51,32 +68,6 @@ from retarget.store.schema import (
     targets,
 )
 from retarget.store.secrets import add_in, release_in
-
-
-class AttemptChange(TypedDict, total=False):
-    """The columns of an attempt to change; columns not named keep their values."""
-
-    events_acked: int
-    last_seen_at: float | None
-    exit_code: int | None
-    reason: str
-    launched_at: float
-    preparing_at: float
-    starting_at: float
-    started_at: float | None
-    first_output_at: float
-    exited_at: float
-    ended_at: float | None
-    handle: str | None
-    resumes: int
-    lock: str
-
-
-class AppliedEvent(NamedTuple):
-    """An event, and the job after it."""
-
-    event: Event
-    job: Job
 
 
 class Jobs:
@@ -102,8 +93,8 @@ class Jobs:
         try:
             with writing(self.engine) as db:
                 _lock_targets(db, {job.spec.target for job in new})
-                db.execute(_INSERT_JOB, [_row(job) for job in new])
-                _write_history(db, [AppliedEvent(Event.SUBMITTED, job) for job in new])
+                db.execute(_INSERT_JOB, [job_row(job) for job in new])
+                write_history(db, [AppliedEvent(Event.SUBMITTED, job) for job in new])
                 open_runs(db, new)
                 add_in(db, secrets or {})
                 note(db, *(job_changed(job.id, job.version) for job in new))
@@ -120,9 +111,9 @@ class Jobs:
 
     def find(self, name_or_id: str) -> Job:
         """Return the job with this name or, if there is none, with this id."""
-        query = _SELECT_JOB.where(or_(jobs.c.name == name_or_id, jobs.c.id == name_or_id))
+        query = SELECT_JOB.where(or_(jobs.c.name == name_or_id, jobs.c.id == name_or_id))
         with reading(self.engine) as db:
-            matches = [_job(row) for row in db.execute(query)]
+            matches = [read_job(row) for row in db.execute(query)]
         if not matches:
             raise _no_job(name_or_id)
         return next((job for job in matches if job.name == name_or_id), matches[0])
@@ -132,13 +123,13 @@ class Jobs:
             row = db.execute(_SELECT_JOB_BY_ID, {"the_id": job_id}).one_or_none()
         if row is None:
             raise _no_job(job_id)
-        return _job(row)
+        return read_job(row)
 
     def read_all(self, ids: Sequence[str]) -> list[Job]:
         """Return these jobs, oldest first. Jobs that do not exist are omitted."""
-        query = _SELECT_JOB.where(jobs.c.id.in_(ids)).order_by(jobs.c.id)
+        query = SELECT_JOB.where(jobs.c.id.in_(ids)).order_by(jobs.c.id)
         with reading(self.engine) as db:
-            return [_job(row) for row in db.execute(query)]
+            return [read_job(row) for row in db.execute(query)]
 
     def states(self, ids: Sequence[str]) -> dict[str, JobState]:
         """Return the states of these jobs. Jobs that do not exist are omitted."""
@@ -160,7 +151,8 @@ class Jobs:
         query = _SELECT_QUEUED if limit is None else _SELECT_HEAD_OF_QUEUE
         with reading(self.engine) as db:
             return [
-                _job(row) for row in db.execute(query, {"target_name": target, "max_rows": limit})
+                read_job(row)
+                for row in db.execute(query, {"target_name": target, "max_rows": limit})
             ]
 
     def ahead_of(self, job: Job) -> list[str]:
@@ -178,7 +170,7 @@ class Jobs:
     def live(self) -> list[tuple[Job, Attempt]]:
         """Return the jobs that are on a target, each with its current attempt."""
         with reading(self.engine) as db:
-            return [_job_and_attempt(row) for row in db.execute(_SELECT_LIVE)]
+            return [read_job_and_attempt(row) for row in db.execute(_SELECT_LIVE)]
 
     def place(self, job: Job, attempt: Attempt, *, reason: str, now: float, placements: int) -> Job:
         """Place the next attempt of a queued job on a target that has had `placements` of them.
@@ -195,7 +187,7 @@ class Jobs:
                     f"another attempt was placed on target {attempt.target!r} meanwhile, "
                     "or the target is being changed"
                 )
-            _apply(db, job, [AppliedEvent(Event.PLACED, placed)], self._lease)
+            apply_events(db, job, [AppliedEvent(Event.PLACED, placed)], self._lease)
             db.execute(_INSERT_ATTEMPT, attempt.model_dump())
         return placed
 
@@ -207,7 +199,7 @@ class Jobs:
         queued = job.after(Event.UNPLACED, reason=reason, now=now)
         queued = queued.model_copy(update={"attempt": attempt.number - 1})
         with writing(self.engine) as db:
-            _apply(db, job, [AppliedEvent(Event.UNPLACED, queued)], self._lease)
+            apply_events(db, job, [AppliedEvent(Event.UNPLACED, queued)], self._lease)
             if db.execute(_DELETE_UNPLACED, {"the_key": attempt.key}).rowcount == 0:
                 raise Conflict(f"target {attempt.target!r} has accepted the job meanwhile")
 
@@ -236,11 +228,11 @@ class Jobs:
     ) -> None:
         """Write the transitions of a job and change its current attempt, or raise Conflict."""
         with writing(self.engine) as db:
-            _apply(db, job, applied, self._lease)
+            apply_events(db, job, applied, self._lease)
             update_run(db, [job for _, job in applied])
-            _change_attempt(
+            update_attempt(
                 db,
-                _UPDATE_CURRENT_ATTEMPT,
+                UPDATE_CURRENT_ATTEMPT,
                 {"of_job": job.id, "attempt_number": job.attempt},
                 attempt,
             )
@@ -264,16 +256,16 @@ class Jobs:
             return explained
         with writing(self.engine) as db:
             return [
-                new if new is not old and _replace_job(db, old, new, self._lease) else old
+                new if new is not old and replace_job(db, old, new, self._lease) else old
                 for (old, _), new in zip(reasons, explained, strict=True)
             ]
 
     def attempt(self, key: str) -> Attempt:
         with reading(self.engine) as db:
-            row = db.execute(_SELECT_ATTEMPT.where(attempts.c.key == key)).one_or_none()
+            row = db.execute(SELECT_ATTEMPT.where(attempts.c.key == key)).one_or_none()
         if row is None:
             raise _no_attempt(key)
-        return _attempt(row)
+        return read_attempt(row)
 
     def with_attempt(self, key: str) -> tuple[Job, Attempt]:
         """Return the attempt with this key, and its job, whose current attempt may be another."""
@@ -281,19 +273,19 @@ class Jobs:
             row = db.execute(_SELECT_WITH_ATTEMPT, {"the_key": key}).one_or_none()
         if row is None:
             raise _no_attempt(key)
-        return _job_and_attempt(row)
+        return read_job_and_attempt(row)
 
     def attempts(self, job_id: str) -> list[Attempt]:
         """Return all attempts of a job, the first one first."""
-        query = _SELECT_ATTEMPT.where(attempts.c.job_id == job_id).order_by(attempts.c.number)
+        query = SELECT_ATTEMPT.where(attempts.c.job_id == job_id).order_by(attempts.c.number)
         with reading(self.engine) as db:
-            return [_attempt(row) for row in db.execute(query)]
+            return [read_attempt(row) for row in db.execute(query)]
 
     def change_attempt(self, key: str, change: AttemptChange) -> None:
         """Change an attempt without changing its job."""
         with writing(self.engine) as db:
             values = {"the_key": key, **lease_parameters(self._lease)}
-            if change and not _change_attempt(db, self._update_attempt, values, change):
+            if change and not update_attempt(db, self._update_attempt, values, change):
                 raise _no_attempt(key) if self._lease is None else _lease_lost(self._lease)
 
     def clear_handles(self, keys: Sequence[str]) -> None:
@@ -317,7 +309,7 @@ class Jobs:
         with writing(self.engine) as db:
             if has_logged(db, job.id):
                 return False
-            _rewrite_spec(db, job, {"experiment": experiment.name})
+            rewrite_spec(db, job, {"experiment": experiment.name})
             update_column = update(jobs).where(jobs.c.id == job.id)
             db.execute(update_column.values(experiment=experiment.name))
             run_columns = {
@@ -339,7 +331,7 @@ class Jobs:
         """
         requested = changed_labels(job.spec.tags, job.spec.properties, changes)
         with writing(self.engine) as db:
-            relabelled = _rewrite_spec(db, job, requested)
+            relabelled = rewrite_spec(db, job, requested)
             relabel_run(db, job, changes)
         return relabelled
 
@@ -361,7 +353,7 @@ class Jobs:
         """Return the ended attempts that still have something on their target."""
         ended = attempts.c.handle.is_not(None) & attempts.c.ended_at.is_not(None)
         with reading(self.engine) as db:
-            return [_attempt(row) for row in db.execute(_SELECT_ATTEMPT.where(ended))]
+            return [read_attempt(row) for row in db.execute(SELECT_ATTEMPT.where(ended))]
 
     def snapshots(self) -> set[str]:
         """Return the digests of the manifests of all jobs' code."""
@@ -378,7 +370,7 @@ class Jobs:
 
     @property
     def _update_attempt(self) -> Update:
-        return _UPDATE_ATTEMPT_UNDER_LEASE if self._lease else _UPDATE_ATTEMPT
+        return UPDATE_ATTEMPT_UNDER_LEASE if self._lease else UPDATE_ATTEMPT
 
     # last in the class: below it, `list` means this method
     def list(
@@ -407,25 +399,25 @@ class Jobs:
             conditions = [jobs.c.id.in_(union_all(*(select(walk) for walk in newest)))]
         elif states:
             conditions.append(jobs.c.state == states[0])
-        query = _SELECT_JOB.where(*conditions).order_by(jobs.c.id.desc()).limit(limit)
+        query = SELECT_JOB.where(*conditions).order_by(jobs.c.id.desc()).limit(limit)
         with reading(self.engine) as db:
-            return [_job(row) for row in db.execute(query)]
+            return [read_job(row) for row in db.execute(query)]
 
 
 def unfinished_in(db: Connection, target: str) -> list[Job]:
     """Return the jobs that are on a target or wait for it, oldest first."""
-    return [_job(row) for row in db.execute(_SELECT_UNFINISHED, {"target_name": target})]
+    return [read_job(row) for row in db.execute(_SELECT_UNFINISHED, {"target_name": target})]
 
 
 def fail_in(db: Connection, job: Job, *, reason: str, now: float) -> None:
     """Fail an unfinished job and its attempt, or raise Conflict if the job has changed since."""
     failed = job.after(Event.FAILED, reason=reason, now=now)
-    _apply(db, job, [AppliedEvent(Event.FAILED, failed)])
+    apply_events(db, job, [AppliedEvent(Event.FAILED, failed)])
     update_run(db, [failed])
     if job.state in LIVE:
         ended: AttemptChange = {"ended_at": now, "reason": reason}
-        _change_attempt(
-            db, _UPDATE_CURRENT_ATTEMPT, {"of_job": job.id, "attempt_number": job.attempt}, ended
+        update_attempt(
+            db, UPDATE_CURRENT_ATTEMPT, {"of_job": job.id, "attempt_number": job.attempt}, ended
         )
 
 
@@ -437,62 +429,19 @@ def _lock_targets(db: Connection, names: set[str]) -> None:
         raise NotFound(no_target(min(missing), existing))
 
 
-def _row(job: Job) -> dict[str, Any]:
-    spec = job.spec
-    return job.model_dump(exclude={"spec"}) | {
-        "spec": spec.model_dump(mode="json"),
-        "target": spec.target,
-        "experiment": spec.experiment,
-        "priority": spec.priority,
-        "snapshot": spec.snapshot,
-    }
-
-
-def _apply(
-    db: Connection, before: Job, applied: Sequence[AppliedEvent], lease: Lease | None = None
-) -> None:
-    if not _replace_job(db, before, applied[-1].job, lease):
-        raise _changed(before)
-    _write_history(db, applied)
-
-
-def _rewrite_spec(db: Connection, job: Job, change: Mapping[str, Any]) -> Job:
-    """Change the spec of a job, or raise Conflict if the job has changed since."""
-    spec = job.spec.model_copy(update=change)
-    rewritten = job.model_copy(update={"spec": spec, "version": job.version + 1})
-    if not _replace_job(db, job, rewritten):
-        raise _changed(job)
-    values = {"spec": spec.model_dump(mode="json")}
-    db.execute(update(jobs).where(jobs.c.id == job.id).values(**values))
-    return rewritten
-
-
 # Built once: building these statements costs more than running them.
-_IMMUTABLE = ("id", "name", "spec", "created_at")  # columns that never change
-_REPLACE = (
-    update(jobs)
-    .where(jobs.c.id == bindparam("the_id"), jobs.c.version == bindparam("the_version"))
-    .values({name: bindparam(name) for name in Job.model_fields if name not in _IMMUTABLE})
-)
-_REPLACE_UNDER_LEASE = _REPLACE.where(holds_lease())
-_INSERT_HISTORY = insert(history)
 _INSERT_JOB = insert(jobs)
 _INSERT_ATTEMPT = insert(attempts)
-_JOB_COLUMNS = [jobs.c[name] for name in Job.model_fields]
-_ATTEMPT_COLUMNS = [attempts.c[name] for name in Attempt.model_fields]
-_SELECT_JOB = select(*_JOB_COLUMNS)
-_SELECT_ATTEMPT = select(*_ATTEMPT_COLUMNS)
-_SELECT_JOB_AND_ATTEMPT = select(*_JOB_COLUMNS, *_ATTEMPT_COLUMNS).select_from(jobs)
-_SELECT_JOB_BY_ID = _SELECT_JOB.where(jobs.c.id == bindparam("the_id"))
-_SELECT_QUEUED = _SELECT_JOB.where(
+_SELECT_JOB_BY_ID = SELECT_JOB.where(jobs.c.id == bindparam("the_id"))
+_SELECT_QUEUED = SELECT_JOB.where(
     jobs.c.target == bindparam("target_name"), jobs.c.state == JobState.QUEUED
 ).order_by(jobs.c.priority.desc(), jobs.c.id)
 _SELECT_HEAD_OF_QUEUE = _SELECT_QUEUED.limit(bindparam("max_rows"))
 _IS_CURRENT_ATTEMPT = (attempts.c.job_id == jobs.c.id) & (attempts.c.number == jobs.c.attempt)
-_SELECT_LIVE = _SELECT_JOB_AND_ATTEMPT.join(attempts, _IS_CURRENT_ATTEMPT).where(
+_SELECT_LIVE = SELECT_JOB_AND_ATTEMPT.join(attempts, _IS_CURRENT_ATTEMPT).where(
     jobs.c.state.in_(LIVE)
 )
-_SELECT_WITH_ATTEMPT = _SELECT_JOB_AND_ATTEMPT.join(attempts, attempts.c.job_id == jobs.c.id).where(
+_SELECT_WITH_ATTEMPT = SELECT_JOB_AND_ATTEMPT.join(attempts, attempts.c.job_id == jobs.c.id).where(
     attempts.c.key == bindparam("the_key")
 )
 _CLAIM_PLACEMENT = (
@@ -511,72 +460,12 @@ _LOCK_TARGETS = (
     .order_by(targets.c.name)
     .with_for_update(read=True, key_share=True)
 )
-_SELECT_UNFINISHED = _SELECT_JOB.where(
+_SELECT_UNFINISHED = SELECT_JOB.where(
     jobs.c.target == bindparam("target_name"), jobs.c.state.in_((*LIVE, JobState.QUEUED))
 ).order_by(jobs.c.id)
 _DELETE_UNPLACED = delete(attempts).where(
     attempts.c.key == bindparam("the_key"), attempts.c.handle.is_(None)
 )
-_UPDATE_ATTEMPT = update(attempts).where(attempts.c.key == bindparam("the_key"))
-_UPDATE_ATTEMPT_UNDER_LEASE = _UPDATE_ATTEMPT.where(holds_lease())
-_UPDATE_CURRENT_ATTEMPT = update(attempts).where(
-    attempts.c.job_id == bindparam("of_job"), attempts.c.number == bindparam("attempt_number")
-)
-
-
-def _replace_job(db: Connection, before: Job, after: Job, lease: Lease | None = None) -> bool:
-    values = after.model_dump(exclude=set(_IMMUTABLE))
-    values |= {"the_id": before.id, "the_version": before.version, **lease_parameters(lease)}
-    statement = _REPLACE_UNDER_LEASE if lease else _REPLACE
-    is_replaced = db.execute(statement, values).rowcount == 1
-    if is_replaced:
-        note(db, job_changed(after.id, after.version))
-    return is_replaced
-
-
-def _write_history(db: Connection, applied: Sequence[AppliedEvent]) -> None:
-    rows = [
-        {
-            "job_id": job.id,
-            "version": job.version,
-            "event": event,
-            "state": job.state,
-            "reason": job.reason,
-            "at": job.changed_at,
-        }
-        for event, job in applied
-    ]
-    db.execute(_INSERT_HISTORY, rows)
-
-
-def _change_attempt(
-    db: Connection, statement: Update, at: dict[str, Any], change: AttemptChange
-) -> bool:
-    if not change:
-        return False
-    values = {f"new_{name}": value for name, value in change.items()}
-    return db.execute(_attempt_update(statement, tuple(change)), at | values).rowcount == 1
-
-
-@cache
-def _attempt_update(statement: Update, names: tuple[str, ...]) -> Update:
-    return statement.values({name: bindparam(f"new_{name}") for name in names})
-
-
-def _job(row: Sequence[Any]) -> Job:
-    return Job.model_validate(dict(zip(Job.model_fields, row, strict=True)))
-
-
-def _attempt(row: Sequence[Any]) -> Attempt:
-    return Attempt.model_validate(dict(zip(Attempt.model_fields, row, strict=True)))
-
-
-def _job_and_attempt(row: Sequence[Any]) -> tuple[Job, Attempt]:
-    return _job(row[: len(_JOB_COLUMNS)]), _attempt(row[len(_JOB_COLUMNS) :])
-
-
-def _changed(job: Job) -> Conflict:
-    return Conflict(f"job {job.name!r} has changed meanwhile; read it again")
 
 
 def _lease_lost(lease: Lease) -> LeaseLost:
