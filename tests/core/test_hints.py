@@ -39,6 +39,8 @@ _DOWNLOAD = f"environment: Failed to download `{_RELEASES}/20261110/cpython-3.12
         ("exit code 127: a.sh: line 1: foo: command not found", "install foo on the target"),
         ("exit code 1: EOFError: EOF when reading a line (a.py:1)", "a job has no stdin"),
         ("exit code 127: sh: 1: foo: not found", "install foo on the target"),
+        ("exit code 128: fatal: not a git repository (or any of", "without its Git history"),
+        ("exit code 1: subprocess.CalledProcessError: Command '['git', 'log']'", "Git history"),
     ],
 )
 def test_a_failure_has_a_hint(reason: str, part: str) -> None:

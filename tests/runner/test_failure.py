@@ -15,6 +15,7 @@ from retarget.runner.failure import (
     describe_failure,
     find_cause,
     find_last_exception,
+    find_last_line,
 )
 from retarget.testing import Receiver
 from tests.runner.harness import HarnessLaunch, RunnerHarness
@@ -200,6 +201,10 @@ def test_a_long_message_is_cut() -> None:
 
 def test_a_reason_without_a_cause_is_a_sentence() -> None:
     assert describe_failure("rank 1", 9, "") == "rank 1 ended with exit code 9"
+    last = find_last_line(b"loss 1\rloss 2\nno data in /w/x.csv\n\n", ["/w"])
+    assert describe_failure("the script", 1, "", last) == (
+        "the script ended with exit code 1; its last line: no data in x.csv"
+    )
     assert describe_failure("rank 1", 9, "KeyError: 1") == "rank 1: exit code 9: KeyError: 1"
     assert describe_failure("the script", 1, "KeyError: 1") == "exit code 1: KeyError: 1"
 
@@ -229,7 +234,7 @@ _PARTS = st.sampled_from(
 
 @given(st.lists(_PARTS | st.binary(max_size=40), max_size=40).map(b"".join))
 def test_any_log_gives_a_short_printable_cause(log: bytes) -> None:
-    for cause in (find_cause(log, ["/w"]), find_last_exception(log, ["/w"])):
+    for cause in (find(log, ["/w"]) for find in (find_cause, find_last_exception, find_last_line)):
         assert cause.isprintable()
         assert len(cause) <= 3 * MAX_CHARACTERS
 

@@ -63,7 +63,7 @@ def test_a_job_runs_and_can_be_inspected(api: Api) -> None:
 def test_a_failed_job_has_a_reason(api: Api) -> None:
     job = api.wait(api.submit("sh", "-c", "echo no; exit 3")["name"])
     assert (job["state"], job["exit_code"]) == ("failed", 3)
-    assert job["reason"] == "the script ended with exit code 3"
+    assert job["reason"] == "the script ended with exit code 3; its last line: no"
 
 
 def test_a_failed_job_says_where_and_what_to_do(api: Api) -> None:

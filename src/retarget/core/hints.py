@@ -150,6 +150,11 @@ _RULES = [
     ),
     (r"was killed by SIGKILL|\bKilled\b", _SIGKILL),
     (
+        r"Command '?\['git',|\bnot a git repository\b|\bInvalidGitRepositoryError\b",
+        "the code is sent without its Git history; pass what the script needs from it as a "
+        'variable: --env COMMIT="$(git rev-parse HEAD)"',
+    ),
+    (
         r"EOFError: EOF when reading a line",
         "a job has no stdin, so input() fails; pass the value as an argument (after `--`) or with "
         "--env",

@@ -58,10 +58,11 @@ class _Raised(NamedTuple):
         return self.error.partition(":")[0].rpartition(".")[2]
 
 
-def describe_failure(title: str, code: int, cause: str) -> str:
+def describe_failure(title: str, code: int, cause: str, last_line: str = "") -> str:
     """Return the reason of a failed attempt: `exit code 1: ValueError: no data (train.py:12)`."""
     if not cause:
-        return f"{title} ended with exit code {code}"
+        end = f"; its last line: {last_line}" if last_line else ""
+        return f"{title} ended with exit code {code}{end}"
     process = "" if title == "the script" else f"{title}: "
     return f"{process}exit code {code}: {cause}"
 
@@ -73,7 +74,7 @@ def find_cause(tail: bytes, roots: Sequence[str]) -> str:
     shown relative to it.
     """
     lines = _lines(tail)
-    last = next((line.text for line in reversed(lines) if line.text.strip()), "").strip()
+    last = _last_text(lines)
     cell = _CELL.fullmatch(last)
     if cell:
         return _describe(_Raised(cell[2], cell[1], "", len(lines)), roots)
@@ -81,6 +82,11 @@ def find_cause(tail: bytes, roots: Sequence[str]) -> str:
     if raised is not None and not _VERDICT.fullmatch(last):
         return _describe(raised, roots)
     return _printable(last, roots) if _COMPLAINT.fullmatch(last) else ""
+
+
+def find_last_line(tail: bytes, roots: Sequence[str]) -> str:
+    """Return the last line with text: what `sys.exit("no data")` writes, or only progress."""
+    return _printable(_last_text(_lines(tail)), roots)
 
 
 def find_last_exception(tail: bytes, roots: Sequence[str]) -> str:
@@ -247,6 +253,10 @@ def _failed_rank(lines: list[_Line]) -> str:
     """Return the rank in torchrun's report that failed first: it is named last."""
     ranks = (_FAILED_RANK.fullmatch(line.text) for line in reversed(lines))
     return next((rank[1] for rank in ranks if rank), "")
+
+
+def _last_text(lines: list[_Line]) -> str:
+    return next((line.text for line in reversed(lines) if line.text.strip()), "").strip()
 
 
 def _count_texts(lines: list[_Line]) -> int:

@@ -21,9 +21,11 @@ class ScriptLog:
 
     def describe_failure(self, rank: int, title: str, code: int) -> str:
         """Return the reason of a rank that ended with this exit code."""
-        from retarget.runner.failure import describe_failure, find_cause  # only if it failed
+        # only if it failed
+        from retarget.runner.failure import describe_failure, find_cause, find_last_line
 
-        return describe_failure(title, code, find_cause(self._tail(rank), self._roots()))
+        tail, roots = self._tail(rank), self._roots()
+        return describe_failure(title, code, find_cause(tail, roots), find_last_line(tail, roots))
 
     def last_exception(self) -> str:
         """Return the exception that the log of a rank ends with; empty if there is none."""
