@@ -69,6 +69,16 @@ OUTPUTS = {
         "Request failed after 3 retries in 12.0s: Failed to fetch: http://127.0.0.1:9/simple/six/: "
         "Connection refused (os error 111)",
     ),
+    "no name server": (
+        "error: Request failed after 3 retries in 4.9s\n"
+        "  cause: Failed to fetch: https://pypi.org/simple/six/\n"
+        "  cause: error sending request for url (https://pypi.org/simple/six/)\n"
+        "  cause: client error (Connect)\n"
+        "  cause: dns error\n"
+        "  cause: Temporary failure in name resolution\n",
+        "Request failed after 3 retries in 4.9s: Failed to fetch: https://pypi.org/simple/six/: "
+        "error sending request: Temporary failure in name resolution",
+    ),
     "one line": (
         "error: No interpreter found for Python 3.99 in managed installations or search path\n",
         "No interpreter found for Python 3.99 in managed installations or search path",

@@ -98,6 +98,11 @@ def test_included_patterns_are_relative_to_the_file(tmp_path: Path) -> None:
     assert str(raised.value) == f"{file}: include: '../*.csv' is not in {tmp_path}"
 
 
+def test_the_environment_may_be_the_project_with_extras(tmp_path: Path) -> None:
+    (tmp_path / "retarget.toml").write_text('environment = ".[dev]"')
+    assert fill(tmp_path).options["environment"].packages == (f"{tmp_path}[dev]",)
+
+
 def test_a_profile_wins_over_the_rest_of_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ def resolver_sentence(output: str) -> str:
     causes = [_one_line(cause) for cause in re.split(r"\n\s*(?:cause:|[╰├]─▶) ", match[1])]
     if causes[0].startswith("No solution found") and len(causes) > 1:
         del causes[0]  # the next cause says why
+    causes = _without_layers(causes)
     if "[stderr]" in output:
         causes.append(last_line(output.partition("[stderr]")[2].partition("\nhint:")[0]))
     login = re.search(r"An index URL \(\S+\) could not be queried due to .*?\(\d+ [\w ]+\)", output)
@@ -33,6 +34,15 @@ def engine_sentence(output: str) -> str:
 def last_line(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     return lines[-1] if lines else "no output"
+
+
+def _without_layers(causes: list[str]) -> list[str]:
+    """Of a failed request, keep what was requested and the innermost cause."""
+    request = "error sending request"
+    index = next((i for i, cause in enumerate(causes) if cause.startswith(request)), None)
+    if index is None:
+        return causes
+    return [*causes[:index], request, *causes[index + 1 :][-1:]]
 
 
 def _one_line(text: str) -> str:
